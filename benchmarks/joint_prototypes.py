@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, ThreatModel
-from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes
 
 

@@ -1,5 +1,6 @@
 """Write the references, ``docs/api.md`` and ``docs/contracts.md``, from docstrings. ``python docs/make_api.py``."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -78,7 +79,7 @@ def _contract(module: str, value: Any) -> str:
         lines += [f"def {value.__name__}{_call(value)}: ...", "```\n", _text(value), ""]
         return "\n".join(lines)
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    lines += [f"class {value.__name__}:", *(map(_field, fields) if fields else ["    ..."]), "```\n", _text(value), ""]
+    lines += [f"class {value.__name__}:", *(_declared(value) or ["    ..."]), "```\n", _text(value), ""]
     for name, own in vars(value).items():
         called = inspect.isfunction(own)
         hidden = name.startswith("_") or name in [spec.name for spec in fields]  # a field's default is no hook
@@ -99,13 +100,12 @@ def _call(function: Callable[..., Any]) -> str:
     return f"({', '.join(names)})" + (f" -> {returns}" if returns not in (None, "None") else "")
 
 
-def _field(spec: "dataclasses.Field[Any]") -> str:
-    """Return a line that declares a field of a dataclass."""
-    if spec.default is not dataclasses.MISSING and not callable(spec.default):
-        default = f" = {spec.default!r}"
-    else:
-        default = "" if spec.default is spec.default_factory is dataclasses.MISSING else " = ..."
-    return f"    {spec.name}: {spec.type}{default}"
+def _declared(value: type) -> list[str]:
+    """Return the lines that declare the fields of a class, with the comments that say what they are."""
+    source = inspect.getsource(value)
+    (tree,) = ast.parse(source).body
+    lines, nodes = source.splitlines(), [node for node in getattr(tree, "body", ()) if isinstance(node, ast.AnnAssign)]
+    return [line for node in nodes for line in lines[node.lineno - 1 : node.end_lineno]]
 
 
 def _entry(name: str, value: Any) -> str:

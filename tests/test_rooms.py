@@ -58,13 +58,13 @@ BUDGET: dict[str, int] = {
     "methods": 3468,
     "defenses": 2076,
     "attacks": 12765,
-    "scoring": 6302,
+    "scoring": 5311,
     "claims": 248,
-    "pages": 4290,
-    "experiment": 5867,
-    "cli": 1095,
-    "pipeline": 1286,
-    "sources": 3294,
+    "pages": 3610,
+    "experiment": 5849,
+    "cli": 1093,
+    "pipeline": 1245,
+    "sources": 3076,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
@@ -267,7 +267,7 @@ def top_names(tree: ast.Module):
 
 
 def test_foreign_input_is_opened_in_one_place():
-    readers = {"tomllib": {"fedpriv.util.foreign"}, "csv": {"fedpriv.pages.columns"}, "yaml": set()}
+    readers = {"tomllib": {"fedpriv.util.foreign"}, "csv": {"fedpriv.pages.page"}, "yaml": set()}
     for library, allowed in readers.items():
         users = {module for module in trees() for name, _, _ in imported(module) if name == library}
         assert users == allowed, library

@@ -16,11 +16,12 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
-    from fedpriv.scoring.records import ReconstructionRecord, Verdict
+    from fedpriv.scoring.reasons import Verdict
+    from fedpriv.scoring.records import ReconstructionRecord
 
 
 @click.command()
-@flags_of("attacking:attack", single=("budget", "reach"))
+@flags_of("attacking:attack", single=("reach",))
 @click.option("--verbose", is_flag=True, help="A paragraph on each attack.")
 @common.common_options
 def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
@@ -78,7 +79,6 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
         },
         "verdicts": {name: _verdict(verdict) for name, verdict in result.verdicts.items()},
         "findings": [{"upload": finding.name, "finding": finding.short} for finding in result.findings],
-        "reach": list(result.reach),
     }
 
 
@@ -102,8 +102,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
     """Print a table for each threat model, strongest attack first."""
-    from fedpriv.pages.labels import differing
-    from fedpriv.scoring.ranking import strongest_first
+    from fedpriv.pages.labels import differing, strongest_first
 
     rankings = strongest_first(list(results.items()), lambda item: item[1])
     cards = differing([members[0][1].knowledge for members in rankings])
@@ -113,13 +112,12 @@ def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mappin
 
 
 def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.scoring.ranking import title
     from fedpriv.scoring.verdict import BADGES
 
     gain = record.advantage_db
     interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
     return {
-        "attack": title(record),
+        "attack": record.title,
         "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
         "baseline": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",

@@ -15,7 +15,7 @@ from fedpriv.dp.upload_canaries import CanaryPair, canary_pair, upload_scores
 from fedpriv.dp.verdict import Design, as_record, audit_scores, finite, sentence, word
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.prepared import Federation, protection_plan
-from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
+from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.listener import Listener
 from fedpriv.util.seeds import derive_seed

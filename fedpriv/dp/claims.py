@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
-from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy
+from fedpriv.scoring.records import ClaimedPrivacy
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
-from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy, EpsilonBound, Way
+from fedpriv.scoring.records import AuditWord, ClaimedPrivacy, EpsilonBound, Way
 
 LESS_NOISE: Final = 10
 """A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""

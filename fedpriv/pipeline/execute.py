@@ -21,8 +21,7 @@ from fedpriv.pipeline.premise import premise_of
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED, train_class_evaluator
-from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget, Premise, Reach, Upload
+from fedpriv.scoring.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
@@ -63,7 +62,7 @@ class AttackContext:
         source: that is attacked.
         plan: by which cases are built.
         cases: by attack, what is collected so far.
-        trained: substitutes for extractors and decoders, which all attacks, controls and budgets share.
+        trained: substitutes for extractors and decoders, which all attacks and controls share.
         scorers: pools and their representations, which all scores share and no attack is handed.
     """
 
@@ -287,7 +286,6 @@ def _about(ground: AttackContext, job: Job, command: str) -> About:
     return About(
         **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
         caveat=job.attack.caveat(_problem(ground, case, case.targets)),
-        budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
         device=str(source.device),
         **more,
     )

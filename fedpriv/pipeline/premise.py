@@ -22,9 +22,9 @@ from fedpriv.scoring.premise import (
     rounding_of,
     steps_agreement,
 )
-from fedpriv.scoring.records.made import Cause, Premise
-from fedpriv.sources.external import ExternalSource, Raw
-from fedpriv.sources.messages import Gradient, Update
+from fedpriv.scoring.records import Cause, Premise
+from fedpriv.sources.external import ExternalSource
+from fedpriv.sources.messages import Gradient, Raw, Update
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, MIXTURES, NETWORKS, OF_IMAGES
 from fedpriv.wire.payload import Message

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -33,20 +33,12 @@ EVERYTHING = 10**9
 
 @dataclass(frozen=True)
 class Case:
-    """Everything that an attack is handed.
+    """Everything that an attack is handed."""
 
-    Attributes:
-        observations: what the server saw.
-        shuffled: the same with every client's upload replaced by another client's (where the server sees sums: by the sum
-            over the others), or None where there is no other client.
-        knowledge: card and grants.
-        targets: which private things to recover.
-    """
-
-    observations: tuple[Observation, ...]
-    shuffled: tuple[Observation, ...] | None
-    knowledge: Knowledge
-    targets: tuple[TargetId, ...]
+    observations: tuple[Observation, ...]  # what the server saw
+    shuffled: tuple[Observation, ...] | None  # the shuffled control; None where there is no other client
+    knowledge: Knowledge  # card and grants
+    targets: tuple[TargetId, ...]  # which private things to recover
 
 
 def build_case(
@@ -70,9 +62,10 @@ def build_case(
     else:
         select = partial(attack.select, observations) if isinstance(attack, Attack) else None
         targets = choose_targets(newest, source.kind, n_targets, seed, select)
-    grants = _Grants(source, card, observations, seen[-1], seed, trained or Trained())
+    grants = _Grants(source, source.settled(card), observations, seen[-1], seed, trained or Trained())
     every = attack is not None and attack.needs.every_extractor
-    return Case(observations, shuffled, grants.knowledge({t.client for t in targets}, every_extractor=every), targets)
+    knowledge = grants.knowledge(sorted({target.client for target in targets}), every_extractor=every)
+    return Case(observations, shuffled, knowledge, targets)
 
 
 def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
@@ -107,16 +100,16 @@ def choose_targets(
     if number < 1:
         raise UserError(f"targets={shown(number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
-    allowed = None if select is None else set(select(list_targets(observations, kind)))
+    every = list_targets(observations, kind)
+    allowed = set(every if select is None else select(every))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
-    if allowed is not None:
-        queues = [[target for target in queue if target in allowed] for queue in queues]
+    queues = [[target for target in queue if target in allowed] for queue in queues]
     chosen: list[TargetId] = []
     while len(chosen) < number and any(queues):
         for queue in queues:
             if queue and len(chosen) < number:
                 chosen.append(queue.pop())
-    return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+    return _in_order(chosen)
 
 
 def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> tuple[TargetId, ...]:
@@ -127,7 +120,11 @@ def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: i
         if chosen and len(chosen) + len(of_client[i]) > number:
             break
         chosen += of_client[i]
-    return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+    return _in_order(chosen)
+
+
+def _in_order(targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
+    return tuple(sorted(targets, key=lambda target: (target.round, target.client, target.index)))
 
 
 def _classes(
@@ -158,68 +155,62 @@ class _Grants:
     seed: int
     kept: Trained
 
-    def knowledge(self, clients: Collection[int], *, every_extractor: bool) -> Knowledge:
+    def knowledge(self, clients: Sequence[int], *, every_extractor: bool) -> Knowledge:
         """Return card and grants; with ``every_extractor`` extractors behind the earlier uploads that are seen, too."""
-        source, card, number = self.source, self.source.settled(self.card), self.round
-        kind, clients = source.kind, sorted(clients)
-        updates = kind in NETWORKS | LAYERS
+        source, card, number, kind = self.source, self.card, self.round, self.source.kind
         images, labels = source.auxiliary_images(card, self.seed)
-        granted = replace(self, card=card)
         extractors: dict[int, Callable[[Tensor], Tensor]] = {}
         heads: dict[int, tuple[Tensor, Tensor]] = {}
         if kind in CLASS_OUTPUTS and card.extractor == "shadow":
             # Nothing was seen that an extractor alone could be fitted to.
-            models = {k: granted.fitted("shadow model", shadow_model, number, k) for k in clients}
+            models = {k: self.fitted("shadow model", shadow_model, number, k) for k in clients}
             extractors = {k: extractor for k, (extractor, _) in models.items()}
             heads = {k: head for k, (_, head) in models.items()}
         elif card.extractor != "none" and kind not in NETWORKS:
-            extractors = {k: granted.extractor(number, k) for k in clients}
+            extractors = {k: self.extractor(number, k) for k in clients}
         if card.extractor == "white_box":
-            heads = {k: head for k in clients if (head := source.head(number, k)) is not None}
+            heads = _there({k: source.head(number, k) for k in clients})
         newest = {o.client: o for o in self.observations if o.round == number}
-        statistics = {(number, k): source.statistics(card, k, newest[k]) for k in clients}
-        batches = {k: source.batch(number, k) for k in clients} if card.batch else {}
+        given = clients if card.labels == "given" and kind in NETWORKS | LAYERS else ()
         return Knowledge(
             card=card,
             image_shape=source.image_shape,
             n_classes=source.n_classes,
             extractors=extractors,
-            earlier=granted.earlier(clients) if every_extractor else {},
+            earlier=self.earlier(clients) if every_extractor else {},
             heads=heads,
             model=source.model,
             batch=source.protocol(clients) if card.batch else None,
-            batches=_there(batches),
+            batches=_there({k: source.batch(number, k) for k in clients if card.batch}),
             loss=source.loss(number),
-            defended=self._rehearsed() if changes_rows(source.pipeline, kind) else {},
-            statistics=_there(statistics),
-            labels={(number, k): source.labels(number, k) for k in clients}
-            if card.labels == "given" and updates
-            else {},
+            defended=self.rehearsals() if changes_rows(source.pipeline, kind) else {},
+            statistics=_there({(number, k): source.statistics(card, k, newest[k]) for k in clients}),
+            labels={(number, k): source.labels(number, k) for k in given},
             public_images=images,
             public_labels=labels,
         )
 
     def extractor(self, number: int, client: int) -> Callable[[Tensor], Tensor]:
         """Return a client's own extractor behind an upload, or a substitute for it."""
-        if self.card.extractor == "shadow":
+        card = self.card
+        if card.extractor == "shadow":
             return self.fitted("shadow extractor", shadow_extractor, number, client)
-        key = ("extractor", self.source.kind, number, client, self.card.extractor, self.card.batch_norm)
 
         def load() -> Callable[[Tensor], Tensor]:
-            current = self.source.extractor(number, client, self.card)
-            return torch.no_grad()(current) if self.card.extractor == "query" else current
+            current = self.source.extractor(number, client, card)
+            return torch.no_grad()(current) if card.extractor == "query" else current
 
-        return self.kept.get(key, load)
+        return self.kept.get(("extractor", self.source.kind, number, client, card.extractor, card.batch_norm), load)
 
     def earlier(self, clients: Sequence[int]) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
         """Return (round, client) -> extractor behind an upload before the attacked one."""
         seen = sorted({(o.round, o.client) for o in self.observations if o.round < self.round and o.client in clients})
         there = self.source.extractor_rounds()
         if not any(number in there for number, _ in seen):
-            rounds = sorted({number for number, _ in seen}) or [max(self.round - 1, 1)]
+            last = max((number for number, _ in seen), default=max(self.round - 1, 1))
             raise UserError(
                 f"{self.source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
-                f"kept; train with keep={shown(rounds[-1])}, once for each round that is to count"
+                f"kept; train with keep={shown(last)}, once for each round that is to count"
             )
         return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
 
@@ -235,15 +226,13 @@ class _Grants:
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))
         return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
 
-    def _rehearsed(self) -> Mapping[tuple[int, int], Rehearsal]:
+    def rehearsals(self) -> dict[tuple[int, int], Rehearsal]:
         """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
         source, result = self.source, {}
         for seen in self.observations:
             make = partial(rehearsed, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
-            defended = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
-            if defended is not None:
-                result[seen.round, seen.client] = defended
-        return result
+            result[seen.round, seen.client] = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
+        return _there(result)
 
 
 def _there(values: Mapping[K, T | None]) -> dict[K, T]:

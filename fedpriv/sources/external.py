@@ -14,59 +14,37 @@ from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, Tar
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.summary import DefenseFacts
-from fedpriv.sources.messages import Gradient, Update
-from fedpriv.sources.run import batch_norms
-from fedpriv.sources.source import Source, read_card
+from fedpriv.sources.messages import Raw
+from fedpriv.sources.source import Source, batch_norms, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
 from fedpriv.wire.payload import Message
 
-Raw = Message | Update | Gradient
-
 
 @dataclass(eq=False, kw_only=True)
 class ExternalSource(Source):
-    """Uploads that were made elsewhere, checked.
+    """Uploads that were made elsewhere, checked; mappings are by client, and hold those of whom something is known."""
 
-    Attributes:
-        seen: one observation for each round and client that took part in it.
-        images: client -> its private images and their classes.
-        auxiliary: images that no upload was computed from; classes are -1 where they are not known.
-        alike: whether chance alone decided which images of a class are auxiliary.
-        shares: client -> each image's share in its mixture, where that was handed in.
-        extractors: (round, client) -> network in evaluation mode, a copy; of earlier rounds only where they were handed in.
-        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head.
-        batches: client -> batch facts, where they are known.
-        running: client -> running statistics of the uploaded network's batch norms.
-        public: the attacker's own images with their classes, or None.
-        groups: client -> number of its independent unit; empty where each client is one.
-        raw: client -> its newest upload as it was handed in.
-        held_out: client -> its own images that it did not train on.
-        method, dataset, command: as records call them; a call that does the same again.
-        defenses: facts of the defenses for records.
-        notices: what was left out, and why.
-    """
-
-    seen: tuple[Observation, ...]
-    images: Mapping[int, Samples]
-    auxiliary: Samples
-    alike: bool = False
-    shares: Mapping[int, Tensor] = field(default_factory=dict)
-    extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)
-    heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    seen: tuple[Observation, ...]  # one for each round and client that took part in it
+    images: Mapping[int, Samples]  # private images and their classes
+    auxiliary: Samples  # images that no upload was computed from; classes are -1 where they are not known
+    alike: bool = False  # chance alone decided which images of a class are auxiliary
+    shares: Mapping[int, Tensor] = field(default_factory=dict)  # each image's share in the client's mixture
+    extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)  # (round, client) -> a copy
+    heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # weight ``(C, d)``, bias ``(C,)``
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
-    running: Mapping[int, Statistics] = field(default_factory=dict)
-    public: Samples | None = None
-    groups: Mapping[int, int] = field(default_factory=dict)
-    raw: Mapping[int, Raw] = field(default_factory=dict)
-    held_out: Mapping[int, Samples] = field(default_factory=dict)
-    method: str = "own uploads"
+    running: Mapping[int, Statistics] = field(default_factory=dict)  # of the uploaded network's batch norms
+    public: Samples | None = None  # the attacker's own images with their classes
+    groups: Mapping[int, int] = field(default_factory=dict)  # independent unit; empty where each client is one
+    raw: Mapping[int, Raw] = field(default_factory=dict)  # the newest upload as it was handed in
+    held_out: Mapping[int, Samples] = field(default_factory=dict)  # the client's images that it did not train on
+    method: str = "own uploads"  # as records call it
     dataset: str = "own images"
-    command: str = "fedpriv.attack_uploads(...)"
-    defenses: tuple[DefenseFacts, ...] = ()
-    notices: tuple[str, ...] = ()
+    command: str = "fedpriv.attack_uploads(...)"  # a call that does the same again
+    defenses: tuple[DefenseFacts, ...] = ()  # for records
+    notices: tuple[str, ...] = ()  # what was left out, and why
 
     def __str__(self) -> str:
         """The argument."""
@@ -117,9 +95,8 @@ class ExternalSource(Source):
         facts = [self.batches[client] for client in clients if client in self.batches]
         if not facts:
             return None
-        return BatchFacts(
-            max(item.batch_size for item in facts), facts[0].learning_rate, max(fact.steps for fact in facts)
-        )
+        largest, most = max(fact.batch_size for fact in facts), max(fact.steps for fact in facts)
+        return BatchFacts(largest, facts[0].learning_rate, most)
 
     def batch(self, round_: int, client: int) -> BatchFacts | None:
         return self.batches.get(client)
@@ -144,10 +121,10 @@ class ExternalSource(Source):
         if target.client in self.shares:
             return self.shares[target.client]
         labels, payload = self.images[target.client].labels, MIXTURES.first(self.upload(target.round, target.client))
-        name = None if payload is None else payload.field_that_says("weights")
-        if name is None:
+        encoding = None if payload is None else payload.said("weights")
+        if encoding is None:
             raise UserError("weights: missing; the upload does not say how images are weighted")
-        encoding: Tensor = getattr(payload, name).double().abs()
+        encoding = encoding.double().abs()
         return (encoding / torch.bincount(labels, minlength=len(encoding)).clamp(min=1))[labels]
 
     def pool(self, client: int, seed: int, kept: Trained) -> Pool:
@@ -165,26 +142,23 @@ class ExternalSource(Source):
         return None if network is None else network(images.to(self.device)).mean(0).cpu()
 
     def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
-        places: dict[bytes, int] = {}
+        places: dict[bytes, int] = {}  # an image that two clients have is nobody's non-member
         images: list[Tensor] = []
         labels: list[Tensor] = []
 
         def placed(samples: Samples) -> np.ndarray:
-            index = []
-            for image, label in zip(samples.images, samples.labels, strict=True):
-                key = image_key(image)  # an image that two clients have is nobody's non-member
+            keys = [image_key(image) for image in samples.images]
+            for key, image, label in zip(keys, samples.images, samples.labels, strict=True):
                 if key not in places:
                     places[key] = len(images)
                     images.append(image)
                     labels.append(label)
-                index.append(places[key])
-            return np.array(index)
+            return np.array([places[key] for key in keys])
 
         train = {client: placed(current) for client, current in self.images.items()}
         used = {}
         if self.public is not None:  # a member that the attacker has too is not asked about
-            attackers = {image_key(image) for image in self.public.images.cpu()}
-            known = [position for key, position in places.items() if key in attackers]
+            known = [places[key] for key in map(image_key, self.public.images.cpu()) if key in places]
             used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
         held_out = {client: placed(selected) for client, selected in self.held_out.items()}
         everything = torch.cat([torch.stack(images), self.auxiliary.images])
@@ -197,8 +171,8 @@ class ExternalSource(Source):
 
 def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[str]) -> ThreatModel:
     """Return the card that follows from what was handed in, with what is granted instead."""
-    normed = source.model is not None and bool(batch_norms(source.model))
-    private, no_statistics = source.extractors or source.heads, normed and not source.running
+    no_statistics = source.model is not None and bool(batch_norms(source.model)) and not source.running
+    private = source.extractors or source.heads
     derived: dict[str, Any] = {
         "extractor": "white_box" if private else "none",
         "batch": bool(source.batches),

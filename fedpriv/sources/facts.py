@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,21 +27,13 @@ _FUNCTIONS = Registry("function", {})
 
 @dataclass(frozen=True)
 class Steps:
-    """Local steps of every client in a round, as the app is configured.
+    """Local steps of every client in a round, as the app is configured."""
 
-    Attributes:
-        learning_rate: of plain SGD.
-        batch_size: images in a batch.
-        epochs: times that a client goes over its images; the last batch of each may be smaller.
-        steps: batches of full size instead, where the app counts those.
-        optimiser: of the steps; attacks on updates take all for plain SGD.
-    """
-
-    learning_rate: Annotated[float, Gt(0)]
+    learning_rate: Annotated[float, Gt(0)]  # of plain SGD
     batch_size: Annotated[int, Ge(1)]
-    epochs: Annotated[int, Ge(1)] = 1
-    steps: Annotated[int, Ge(1)] | None = None
-    optimiser: str = "sgd"
+    epochs: Annotated[int, Ge(1)] = 1  # times that a client goes over its images; the last batch of each may be smaller
+    steps: Annotated[int, Ge(1)] | None = None  # batches of full size instead, where the app counts those
+    optimiser: str = "sgd"  # of the steps; attacks on updates take all for plain SGD
 
     def of(self, images: int) -> BatchFacts:
         """Return the batch facts of a client with so many images."""
@@ -75,20 +68,10 @@ class Facts:
         auxiliary: of no argument: images that no client has, and their classes; baselines are made of them.
         auxiliary_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
             which are auxiliary images: what attacks tell from decoys is then held against chance itself.
-        public: of no argument: the attacker's own images and their classes.
         extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
             Of a partition and a round: after that round, which attacks on all rounds together need.
-        normalize: of the app, where its model takes other images than those in [0, 1].
         kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
             not named is taken for a ``model``.
-        phase: what clients are asked for where they upload.
-        batch: local steps.
-        partitions: client -> partition, where no truth was written on the clients' side.
-        truth: folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH``, or ``fedpriv-truth``).
-        defense: what clients do to uploads before they leave: texts ``NAME[:KEY=VALUE,...]``.
-        n_classes: C.
-        method: what records call the training loop.
-        dataset: what they call the images.
     """
 
     model: Any = None
@@ -96,41 +79,36 @@ class Facts:
     held_out: Any = None
     auxiliary: Any = None
     auxiliary_alike: bool = False
-    public: Any = None
+    public: Any = None  # of no argument: the attacker's own images and their classes
     extractor: Any = None
-    normalize: Normalize | None = None
+    normalize: Normalize | None = None  # of the app, where its model takes other images than those in [0, 1]
     kinds: Mapping[str, Any] = field(default_factory=dict)
-    phase: str = "train"
+    phase: str = "train"  # asked of clients where they upload
     batch: Steps | None = None
-    partitions: Mapping[str, int | str] = field(default_factory=dict)
-    truth: str | None = None
-    defense: tuple[str, ...] = ()
+    partitions: Mapping[str, int | str] = field(default_factory=dict)  # by client, where clients wrote no truth
+    truth: str | None = (
+        None  # folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH``, or ``fedpriv-truth``)
+    )
+    defense: tuple[str, ...] = ()  # of uploads before they leave: texts ``NAME[:KEY=VALUE,...]``
     n_classes: Annotated[int, Ge(2)] | None = None
-    method: str | None = None
-    dataset: str | None = None
+    method: str | None = None  # as records call the training loop
+    dataset: str | None = None  # as they call the images
 
 
 @dataclass(frozen=True)
 class OwnerFacts:
-    """Facts, and where they were stated.
-
-    Attributes:
-        facts: as they were given.
-        where: begins errors about them: a file, or the argument.
-        folder: that relative paths, and modules that are found nowhere else, are below.
-    """
+    """Facts, and where they were stated."""
 
     facts: Facts
-    where: str
-    folder: Path
+    where: str  # begins errors about them: a file, or the argument
+    folder: Path  # relative paths, and modules that are found nowhere else, are below it
 
     def call(self, name: str, *given: Any) -> Any:
-        """Call one of the functions; two arguments at most are passed, as many as it takes."""
+        """Call one of the functions with as many arguments as it needs, and at least one of them."""
         made = self._function(name)
-        needed = _needed(name, made, len(given))
         with _found_below(self.folder):
             try:
-                return made(*given[: max(needed, min(len(given), 1))])
+                return made(*given[: max(_needed(made), 1)])
             except UserError:
                 raise
             except Exception as error:  # somebody else's function raises anything
@@ -140,15 +118,14 @@ class OwnerFacts:
 
     def takes_a_round(self, name: str) -> bool:
         """Return True where a function of a partition takes the number of a round too."""
-        return getattr(self.facts, name) is not None and _needed(name, self._function(name), 1) > 1
+        return getattr(self.facts, name) is not None and _needed(self._function(name)) > 1
 
     def _function(self, name: str) -> Callable[..., Any]:
-        given, where = getattr(self.facts, name), f"{self.where}: {name}"
-        made: Any = given
-        if isinstance(given, str) and is_reference(given):
+        made, where = getattr(self.facts, name), f"{self.where}: {name}"
+        if isinstance(made, str) and is_reference(made):
             with _found_below(self.folder):
                 try:
-                    made = _FUNCTIONS.load(given)
+                    made = _FUNCTIONS.load(made)
                 except UserError as error:
                     raise UserError(f"{where}: {error}") from error
         if not callable(made):
@@ -168,18 +145,21 @@ class OwnerFacts:
             )
         return made[0], torch.as_tensor(made[1])
 
+    def module(self, name: str, *given: Any) -> Any:
+        """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""
+        module, normalize = copy.deepcopy(self.call(name, *given)), self.facts.normalize
+        if normalize is not None and isinstance(module, nn.Module):
+            module.register_forward_pre_hook(_Normalized(normalize))
+        return module
 
-def _needed(name: str, made: Callable[..., Any], otherwise: int) -> int:
-    """Return the number of arguments that a function wants: without a default, of ``data`` all; ``otherwise`` if unknown."""
+
+def _needed(made: Callable[..., Any]) -> int:
+    """Return the number of arguments without a default; one where a function does not say."""
     try:
-        takes = [
-            parameter
-            for parameter in inspect.signature(made).parameters.values()
-            if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD
-        ]
+        takes = inspect.signature(made).parameters.values()
     except (TypeError, ValueError):
-        return otherwise
-    return len(takes) if name == "data" else sum(take.default is take.empty for take in takes)
+        return 1
+    return sum(entry.kind <= entry.POSITIONAL_OR_KEYWORD and entry.default is entry.empty for entry in takes)
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
@@ -191,7 +171,7 @@ def read_facts(run: Path, given: Any) -> OwnerFacts:
     if given is None and not path.exists():
         return OwnerFacts(Facts(), f"facts (no {path.name} beside the run)", path.parent)
     facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
-    functions = (facts.model, facts.data, facts.auxiliary, facts.public, facts.extractor)
+    functions = (facts.model, facts.data, facts.held_out, facts.auxiliary, facts.public, facts.extractor)
     check_modules(
         *(function for function in functions if isinstance(function, str) and is_reference(function)), file=path
     )
@@ -218,10 +198,3 @@ class _Normalized:
     def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         images, *others = given
         return (images - self.mean.to(images)) / self.std.to(images), *others
-
-
-def normalized(module: Any, normalize: Normalize | None) -> Any:
-    """Return a module that takes images in [0, 1], with the same names of parameters."""
-    if normalize is not None and isinstance(module, nn.Module):
-        module.register_forward_pre_hook(_Normalized(normalize))
-    return module

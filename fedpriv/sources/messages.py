@@ -51,43 +51,34 @@ class Gradient:
     values: Mapping[str, Tensor] | Sequence[Tensor]
 
 
+Raw = Message | Update | Gradient
+"""An upload as it was handed in."""
+
+
 # ---------------------------------------------------------------- forms of an upload
 
 
-def is_state(given: object) -> bool:
+def is_one_upload(given: object, target: str) -> bool:
+    """True for one upload, not one a client."""
+    one = isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or _is_message(given)
+    return one or _is_class_vectors(given, target) or _is_state(given)
+
+
+def _is_message(given: object) -> bool:
+    return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
+
+
+def _is_state(given: object) -> bool:
     """True for tensors by name, as ``state_dict()`` returns them."""
     return isinstance(given, Mapping) and bool(given) and all(isinstance(key, str) for key in given)
 
 
-def is_pair(given: object) -> bool:
-    """True for two mappings that are not by client or class: weights before and after."""
-    mappings = isinstance(given, tuple) and len(given) == 2 and all(isinstance(item, Mapping) for item in given)
-    return mappings and not any(isinstance(key, int) for entry in given for key in entry)  # type: ignore[attr-defined]
-
-
-def is_class_vectors(given: object, target: str) -> bool:
+def _is_class_vectors(given: object, target: str) -> bool:
     """True for ``{class: vector}`` where the target takes one row a class and nothing else; for others keys are clients."""
     kind = payload_kind(target)
     needed = {spec.name for spec in fields(kind) if not spec.metadata["optional"]}
     by_class = kind.computed_from == "class" and needed == {kind.values_field(), kind.field_that_says("classes")}
     return by_class and isinstance(given, Mapping) and any(_is_vector(value) for value in given.values())
-
-
-def is_one_upload(given: object, target: str) -> bool:
-    """True for one upload, not one a client."""
-    if isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or is_class_vectors(given, target):
-        return True
-    return is_state(given) or is_pair(given) or _is_message(given)
-
-
-def is_weights(target: str) -> bool:
-    """True for kinds of payload that are weights by name."""
-    kind = payload_kind(target)
-    return target in NETWORKS | LAYERS and kind.space == "weights" and "state" in [spec.name for spec in fields(kind)]
-
-
-def _is_message(given: object) -> bool:
-    return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
 
 
 def _is_vector(value: object) -> bool:
@@ -99,19 +90,18 @@ def _is_vector(value: object) -> bool:
 # ---------------------------------------------------------------- reading
 
 
-def read_message(
-    given: Any, target: str, labels: Any, n_classes: int | None, answered: Message = (), client: int | None = None
-) -> Message | Update | Gradient:
+def read_message(given: Any, target: str, labels: Any, n_classes: int | None, client: int | None = None) -> Raw:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
     where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
-    if is_pair(given):
-        return Update(*given)
-    if is_class_vectors(given, target):
+    if _is_class_vectors(given, target):
         message: Message = (_class_vectors(where, given, target),)
     elif isinstance(given, Mapping):
-        return _update_of(where, given, target, answered)
+        raise UserError(
+            f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
+            f"fedpriv.Update(before, after) or fedpriv.Gradient(values), or a payload: {payload_kind(target).__name__}"
+        )
     elif isinstance(given, (Tensor, np.ndarray)):
         message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
     elif isinstance(given, Payload) or _is_message(given):
@@ -125,31 +115,14 @@ def read_message(
     return message
 
 
-def _update_of(where: str, after: Mapping[str, Tensor], target: str, answered: Message) -> Update:
-    """Return weights without a word beside them as what clients made of the broadcast."""
-    if not is_weights(target):
-        name = payload_kind(target).__name__
-        raise UserError(
-            f"{where}: tensors by name, but {target} is no upload of weights by name; pass a payload: {name}"
-        )
-    sent = next((payload for payload in answered if payload.kind == target), None)
-    if sent is None:
-        raise UserError(
-            f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
-            f"fedpriv.Update(before, after), fedpriv.Gradient(values), or broadcasts= with the weights that "
-            "clients started from"
-        )
-    return Update(sent.parameters(), after)
-
-
 def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
     if not given.is_floating_point():
         raise UserError(f"{where}: a tensor of {given.dtype}; expected floats")
     values = given.detach().cpu().float()
-    classes = None if labels is None else check_labels("labels", labels)
-    if target == Representations.kind and values.dim() == 2 and classes is not None and len(classes) == len(values):
+    classes = torch.empty(0) if labels is None else check_labels("labels", labels)
+    if target == Representations.kind and values.dim() == 2 and len(classes) == len(values):
         return Representations(values, classes)
-    if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and classes is not None:
+    if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and len(classes):
         present, counts = classes.unique(return_counts=True)
         if len(present) != len(values):
             raise UserError(
@@ -157,7 +130,7 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
                 "class each row is of"
             )
         return Prototypes(values, present, counts) if target == Prototypes.kind else ClassLogits(values, present)
-    if target == Entangled.kind and values.dim() == 1 and classes is not None:
+    if target == Entangled.kind and values.dim() == 1 and len(classes):
         number = n_classes or int(classes.max()) + 1
         return Entangled(values, torch.bincount(classes, minlength=number).float() / len(classes))
     name = payload_kind(target).__name__
@@ -207,29 +180,15 @@ def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
         if isinstance(value, Tensor):
             values[spec.name] = check_plain(text, value).detach().cpu()
         elif isinstance(value, Mapping):
-            values[spec.name] = {name: entry.detach().cpu() for name, entry in named_tensors(text, value).items()}
+            values[spec.name] = {name: entry.detach().cpu() for name, entry in _named_tensors(text, value).items()}
     try:
         made = replace(payload, **values)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     if (wrong := made.non_finite()) is not None:
         raise UserError(f"{where}: {made.kind}.{wrong} holds NaN or infinity; expected finite numbers")
-    _check_disclosed(where, made, n_classes)
+    _check_disclosed(f"{where}: {made.kind}.", made, n_classes)
     return made
-
-
-def named_tensors(where: str, values: object) -> dict[str, Tensor]:
-    """Return tensors by name."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
-    entries = dict(values)
-    check_names(where, [*entries])
-    return {name: plain_tensor(f"{where}[{name!r}]", value) for name, value in entries.items()}
-
-
-def plain_tensor(where: str, value: object) -> Tensor:
-    """Return a plain tensor, or a NumPy array as one; UserError for anything else."""
-    return check_plain(where, from_array(where, value) if isinstance(value, np.ndarray) else value)
 
 
 def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> None:
@@ -238,7 +197,7 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
     source = "at most so many" if n_classes is None else f"n_classes={shown(n_classes)}"
     classes = payload.said("classes")
     if classes is not None and len(classes):
-        name = f"{where}: {payload.kind}.{payload.field_that_says('classes')}"
+        name = f"{where}{payload.field_that_says('classes')}"
         wrong = classes[(classes < 0) | (classes >= most)]
         if len(wrong):
             raise UserError(f"{name}: class {int(wrong[0])}; expected 0..{most - 1} ({source})")
@@ -248,7 +207,7 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
     for what in ("counts", "histogram", "size"):
         counts = payload.said(what)
         if counts is not None and len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_IMAGES:
-            name = f"{where}: {payload.kind}.{payload.field_that_says(what)}"
+            name = f"{where}{payload.field_that_says(what)}"
             raise UserError(f"{name}: {int(counts.min())} to {int(counts.max())}; expected 0..{MOST_IMAGES} images")
     tables = [payload.field_that_says(what) for what in ("weights", "histogram")]
     widths = {table: len(getattr(payload, table)) for table in tables if table is not None}
@@ -256,21 +215,33 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
         widths[values] = getattr(payload, values).shape[-1]
     for field, width in widths.items():
         if width > most or (n_classes is not None and width != n_classes):
-            raise UserError(f"{where}: {payload.kind}.{field}: of {width} classes; expected {most} ({source})")
+            raise UserError(f"{where}{field}: of {width} classes; expected {most} ({source})")
+
+
+def _named_tensors(where: str, values: object) -> dict[str, Tensor]:
+    """Return tensors by name."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
+    check_names(where, [*values])
+    return {name: plain_tensor(f"{where}[{name!r}]", value) for name, value in values.items()}
+
+
+def plain_tensor(where: str, value: object) -> Tensor:
+    """Return a plain tensor, or a NumPy array as one; UserError for anything else."""
+    return check_plain(where, from_array(where, value) if isinstance(value, np.ndarray) else value)
 
 
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
     """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
-    where = name
-    values = numbers(where, labels, "whole numbers, one an image")
+    values = numbers(name, labels, "whole numbers, one an image")
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
-        raise UserError(f"{where}: expected whole numbers, got {values.dtype}")
+        raise UserError(f"{name}: expected whole numbers, got {values.dtype}")
     if values.dim() != 1 or not len(values) or count not in (None, len(values)):
         expected = "as many as images" if count is None else count
-        raise UserError(f"{where}: expected {expected}, one an image, got shape {tuple(values.shape)}")
+        raise UserError(f"{name}: expected {expected}, one an image, got shape {tuple(values.shape)}")
     values = values.long()
     if not 0 <= int(values.min()) <= int(values.max()) < MOST_CLASSES:
-        raise UserError(f"{where}: classes {int(values.min())} to {int(values.max())}; expected 0..{MOST_CLASSES - 1}")
+        raise UserError(f"{name}: classes {int(values.min())} to {int(values.max())}; expected 0..{MOST_CLASSES - 1}")
     return values
 
 
@@ -295,10 +266,14 @@ def exchange(
     step is chosen so that rounding loses least.
     """
     kind = payload_kind(target)
-    if not is_weights(target):
+    if (
+        target not in NETWORKS | LAYERS
+        or kind.space != "weights"
+        or "state" not in [spec.name for spec in fields(kind)]
+    ):
         raise UserError(f"uploads: weights were given, but {target} is no upload of weights by name")
     if isinstance(given, Update):
-        before, after = _weights("before", given.before), _weights("after", given.after)
+        before, after = weights("before", given.before), weights("after", given.after)
         if model is not None and target in NETWORKS:
             known = dict(model.named_parameters())
             _refuse_different(known, before, "model", "before")
@@ -318,33 +293,32 @@ def exchange(
     return (kind(state=after),), (kind(state=before),), facts  # type: ignore[call-arg]
 
 
-def _weights(side: str, given: object) -> dict[str, Tensor]:
-    where, result = "uploads", {}
-    for name, value in named_tensors(f"{where}: {side}", given).items():
+def weights(side: str, given: object) -> dict[str, Tensor]:
+    """Return the floats of one side of an update, or of a gradient, as float32 on the CPU."""
+    result = {}
+    for name, value in _named_tensors(f"uploads: {side}", given).items():
         if value.is_complex():
-            raise UserError(f"{where}: {side}[{name!r}]: {value.dtype}; expected real floats")
+            raise UserError(f"uploads: {side}[{name!r}]: {value.dtype}; expected real floats")
         if value.is_floating_point():
             result[name] = value.detach().cpu().float()
             if not bool(result[name].isfinite().all()):
-                raise UserError(f"{where}: {side}[{name!r}] holds NaN or infinity")
+                raise UserError(f"uploads: {side}[{name!r}] holds NaN or infinity")
     return result
 
 
 def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
-    where = "uploads"
-    if not isinstance(values, Mapping):
-        if not isinstance(values, (list, tuple)):
-            raise UserError(
-                f"{where}: a gradient of type {type(values).__name__}; expected tensors by name, or in the model's order"
-            )
+    if isinstance(values, (list, tuple)):
         if len(values) != len(names):
-            raise UserError(f"{where}: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
+            raise UserError(f"uploads: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
         values = dict(zip(names, values, strict=True))
-    gradient = _weights("gradient", values)
+    if not isinstance(values, Mapping):
+        got = type(values).__name__
+        raise UserError(f"uploads: a gradient of type {got}; expected tensors by name, or in the model's order")
+    gradient = weights("gradient", values)
     unknown = [name for name in gradient if name not in names]
     if unknown:
         raise UserError(
-            f"{where}: gradient[{unknown[0]!r}]: the model has no such parameter; it has {', '.join(names)}"
+            f"uploads: gradient[{unknown[0]!r}]: the model has no such parameter; it has {', '.join(names)}"
         )
     return gradient
 
@@ -364,5 +338,5 @@ def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Ma
         raise UserError("uploads: the gradient is zero everywhere; nothing can be learned from it")
     if facts.steps > 1:
         return facts
-    weights = max(float(value.abs().max()) for value in before.values()) or 1.0
-    return replace(facts, learning_rate=2.0 ** round(math.log2(weights / largest)))
+    greatest = max(float(value.abs().max()) for value in before.values()) or 1.0
+    return replace(facts, learning_rate=2.0 ** round(math.log2(greatest / largest)))

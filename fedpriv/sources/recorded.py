@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import torch
@@ -17,7 +16,7 @@ from fedpriv.federation.summary import DefenseFacts
 from fedpriv.integrations.run import Partition, RecordedRun, Seen, default_folder, read_partitions
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
-from fedpriv.sources.facts import OwnerFacts, normalized
+from fedpriv.sources.facts import OwnerFacts
 from fedpriv.sources.messages import Update
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
@@ -31,174 +30,71 @@ DIFFERENCE: Final = "difference"
 SUMMING: Final = "secure-aggregation"
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """Uploads of a recorded run, by the framework's names of clients.
-
-    Attributes:
-        numbers: of the rounds, ascending; the last is attacked.
-        uploads: for each round, client -> upload.
-        broadcasts: for each round, client -> the payload that it answered, where there was one of the kind.
-        summed: the server sees the sum alone, which stands in every upload's place.
-        notices: what was left out, and why.
-    """
-
-    numbers: tuple[int, ...]
-    uploads: tuple[Mapping[str, Any], ...]
-    broadcasts: tuple[Mapping[str, Payload | None], ...]
-    summed: bool
-    notices: tuple[str, ...]
-
-
 def read_recording(
-    run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
+    run: RecordedRun, owner: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
 ) -> ExternalSource:
-    """Return the uploads of a kind in a round of a recorded run, checked at the same door as uploads from elsewhere."""
-    defenses = build_defenses([parse_choice(text) for text in facts.facts.defense])
-    model = _model(facts) if target in NETWORKS | LAYERS else None
+    """Return the uploads of a kind up to a round of a recorded run, checked at the same door as uploads from elsewhere."""
+    facts, weights = owner.facts, target in NETWORKS | LAYERS
+    model = _model(owner) if weights else None
+    by_round = {number: run.messages(number) for number in run.rounds()}
+    defenses = build_defenses([parse_choice(text) for text in facts.defense])
     summed = DefensePipeline(defenses).server_view == "sum"
-    gathered = gather_uploads(run, facts, target, round_, model, summed=summed)
-    if gathered.summed and not summed:
-        defenses = (*defenses, *build_defenses([parse_choice(SUMMING)]))
-    clients, unknown = _clients(run, facts, gathered)
-    source = _source(facts, target, gathered, clients, model, settings)
+    if not summed and any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows):
+        summed, defenses = True, (*defenses, *build_defenses([parse_choice(SUMMING)]))
+    numbers = _rounds(run, owner, by_round, round_, summed=summed)
+    numbers, last = numbers[-1:] if summed or weights else numbers, numbers[-1]
+    reader = _Reader(run, owner, target, model)
+    read = {n: reader.round(by_round[n], by_round.get(n + 1, ()) if summed else (), summed=summed) for n in numbers}
+    if not read[last][0]:
+        why = reader.notices[-1] if reader.notices else "no upload can be attacked"
+        raise UserError(f"{run.path}: round {last}: {why}")
+    notices = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]
     lines, stated = _accounts(defenses, len(run.rounds()))
-    wrong = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]
+    notices += lines
+    if summed:
+        notices.append(
+            f"only the sum is seen: in every upload's place of round {last} stands what the server made of it, the "
+            f"broadcast of round {last + 1}"
+        )
+    seen = list(dict.fromkeys(client for uploads, _ in read.values() for client in uploads))
+    clients = _clients(run, owner, seen, list(read[last][0]))
+    notices += reader.notices
+    notices += [f"left out: nothing says which data client {client} holds" for client in seen if client not in clients]
+    source = _source(owner, target, read, clients, model, settings, summed=summed)
     return replace(
         source,
-        method=facts.facts.method or f"recorded ({run.framework})",
-        dataset=facts.facts.dataset or ExternalSource.dataset,
+        method=facts.method or f"recorded ({run.framework})",
+        dataset=facts.dataset or ExternalSource.dataset,
         command=f"fedpriv.attack({str(run.path)!r}, target={target!r}, round={source.last})",
         defenses=stated,
-        notices=(*wrong, *lines, *gathered.notices, *unknown),
+        notices=tuple(notices),
     )
 
 
-# ---------------------------------------------------------------- clients and their data
-
-
-def _model(facts: OwnerFacts) -> nn.Module:
-    if facts.facts.model is None:
+def _rounds(
+    run: RecordedRun,
+    owner: OwnerFacts,
+    by_round: Mapping[int, Sequence[Seen]],
+    round_: int | None,
+    *,
+    summed: bool,
+) -> list[int]:
+    """Return the rounds up to the attacked one whose uploads can be attacked, ascending."""
+    usable = [n for n, rows in by_round.items() if _answers(rows, owner) and (not summed or n + 1 in by_round)]
+    if not usable:
+        why = "with a round behind it whose broadcast shows the sum" if summed else "in which clients uploaded anything"
+        raise UserError(f"{run.path}: no round of phase {owner.facts.phase!r} {why} is recorded")
+    if round_ is not None and round_ not in usable:
         raise UserError(
-            f"{facts.where}: no model (a function of no argument, package.module:NAME); attacks on weights need its "
-            "architecture"
+            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
         )
-    made = facts.call("model")
-    if not isinstance(made, nn.Module):
-        raise UserError(f"{facts.where}: model: returned {type(made).__name__}; expected a torch.nn.Module")
-    model: nn.Module = normalized(made, facts.facts.normalize)
-    return model
+    return [number for number in usable if round_ is None or number <= round_]
 
 
-def _clients(
-    run: RecordedRun, facts: OwnerFacts, gathered: Gathered
-) -> tuple[dict[str, tuple[int, Partition]], tuple[str, ...]]:
-    """Return client -> its number and its partition, of those whose data is known, and a line for the others.
-
-    Clients are numbered by their partitions where these are whole numbers, else in the order of the partitions' names.
-    """
-    seen = list(dict.fromkeys(client for sent in gathered.uploads for client in sent))
-    folder = default_folder() if facts.facts.truth is None else facts.folder / facts.facts.truth
-    truth = read_partitions(folder)
-    known = {**({entry: entry for entry in seen} if run.named_by_data else {}), **truth, **facts.facts.partitions}
-    partitions = {client: known[client] for client in seen if client in known}
-    if not any(client in partitions for client in gathered.uploads[-1]):
-        others = f"{folder} names {len(truth)} other client(s)" if truth else f"{folder} has no truth of any client"
-        raise UserError(
-            f"{run.path}: nothing says which data client {next(iter(gathered.uploads[-1]))} holds: {others}; for an audit, "
-            f"run clients with mods=[fedpriv.flower.truth], or say so in partitions of {facts.where}"
-        )
-    owners: dict[Partition, str] = {}
-    for client, partition in partitions.items():
-        if partition in owners:
-            raise UserError(
-                f"{facts.where}: clients {owners[partition]} and {client} are both said to hold {partition!r}"
-            )
-        owners[partition] = client
-    whole = all(isinstance(owner, int) and owner >= 0 for owner in owners)
-    order = sorted(owners, key=lambda one: (0, one, "") if isinstance(one, int) else (1, 0, one))
-    numbers = {one: int(one) if whole else index for index, one in enumerate(order)}
-    lines = [f"left out: nothing says which data client {client} holds" for client in seen if client not in partitions]
-    return {client: (numbers[item], item) for client, item in partitions.items()}, tuple(lines)
-
-
-def _source(
-    facts: OwnerFacts,
-    target: str,
-    gathered: Gathered,
-    clients: dict[str, tuple[int, Partition]],
-    model: nn.Module | None,
-    settings: Mapping[str, Any],
-) -> ExternalSource:
-    stated, numbers = facts.facts, {client: number for client, (number, _) in clients.items()}
-    uploads = [{numbers[c]: item for c, item in sent.items() if c in numbers} for sent in gathered.uploads]
-    kept = [index for index, sent in enumerate(uploads) if sent]
-    there = {number for sent in uploads for number in sent}
-    partitions = {number: partition for number, partition in clients.values() if number in there}
-    images, labels, batches = _data(facts, partitions, gathered.numbers[-1], trained=model is not None)
-    group: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
-    group |= {"model": model, "n_classes": stated.n_classes, "auxiliary_alike": stated.auxiliary_alike}
-    group |= {"batch": {k: batches.get(k) for k in images}} if batches else {}
-    if stated.public is not None:
-        group["public"], group["public_labels"] = facts.images("public")
-    if stated.held_out is not None:
-        group["held_out"] = {k: facts.images("held_out", partition) for k, partition in partitions.items()}
-    answered = [
-        {
-            numbers[c]: () if broadcast is None else broadcast
-            for c, broadcast in gathered.broadcasts[place].items()
-            if c in numbers
-        }
-        for place in kept
-    ]
-    group["broadcasts"] = answered if len(answered) > 1 else answered[0]
-    extractors = None
-    if stated.extractor is not None:
-        extractors = _extractors(facts, clients, gathered.numbers[-1])
-        if len(kept) > 1 and facts.takes_a_round("extractor"):
-            of_round = [{c: clients[c] for c in gathered.uploads[positions] if c in clients} for positions in kept]
-            earlier = zip(of_round[:-1], kept[:-1], strict=True)
-            group["earlier_extractors"] = [_extractors(facts, part, gathered.numbers[place]) for part, place in earlier]
-    if stated.auxiliary is None:
-        raise UserError(
-            f"{facts.where}: no auxiliary images (a function without arguments: images that no client has, and their "
-            "labels, package.module:NAME); no attack can be told from a guess without"
-        )
-    auxiliary, group["auxiliary_labels"] = facts.images("auxiliary", labelled=False)
-    sent = [uploads[place] for place in kept]
-    rounds = [gathered.numbers[position] for position in kept]
-    return read_uploads(
-        sent, target, images, labels, extractors, auxiliary, group, numbers=rounds, summed=gathered.summed
-    )
-
-
-def _data(
-    facts: OwnerFacts, partitions: Mapping[int, Partition], round_: int, *, trained: bool
-) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
-    """Return images, labels and batch facts by client's number, as the owner's function returns them."""
-    if facts.facts.data is None:
-        raise UserError(
-            f"{facts.where}: no data (a function of a partition that returns images and labels, package.module:NAME); "
-            "nothing can be scored without"
-        )
-    steps = facts.facts.batch if trained else None
-    images, labels, batches = {}, {}, {}
-    for number, partition in partitions.items():
-        current, classes = facts.images("data", partition, round_)
-        if steps is not None and isinstance(current, Tensor) and len(current):
-            times = steps.epochs if steps.steps is None else 1  # an image that two epochs used counts twice
-            batches[number] = steps.of(len(current))
-            current, classes = torch.cat([current] * times), torch.cat([classes] * times)
-        images[number], labels[number] = current, classes
-    return images, labels, batches
-
-
-def _extractors(facts: OwnerFacts, clients: Mapping[str, tuple[int, Partition]], round_: int) -> dict[int, Any]:
-    """Return client number -> its extractor after a round; copied, for a function may load all into one module."""
-    return {
-        number: normalized(copy.deepcopy(facts.call("extractor", partition, round_)), facts.facts.normalize)
-        for number, partition in clients.values()
-    }
+def _answers(rows: Sequence[Seen], owner: OwnerFacts) -> list[Seen]:
+    """Return the answers of a round that are uploads, masked or not."""
+    group = [seen for seen in rows if seen.direction == "up" and seen.phase == owner.facts.phase]
+    return [seen for seen in group if not seen.error and (seen.file or seen.facts.get("masked") is True)]
 
 
 def _accounts(defenses: tuple[Defense, ...], rounds: int) -> tuple[list[str], tuple[DefenseFacts, ...]]:
@@ -208,61 +104,113 @@ def _accounts(defenses: tuple[Defense, ...], rounds: int) -> tuple[list[str], tu
         stated = defense_facts(defense)
         if isinstance(defense, LocalDp):
             implied = defense.implied(rounds)
-            verdict = "the claim follows" if implied.follows else "the claim does not follow"
-            lines.append(f"{defense.name}: {verdict}: {implied.words}")
-            stated = stated.model_copy(update={"guarantee": f"{stated.guarantee}. Here {verdict}: {implied.words}"})
+            verdict = f"the claim {'follows' if implied.follows else 'does not follow'}: {implied.words}"
+            lines.append(f"{defense.name}: {verdict}")
+            stated = stated.model_copy(update={"guarantee": f"{stated.guarantee}. Here {verdict}"})
         facts.append(stated)
     return lines, tuple(facts)
 
 
+# ---------------------------------------------------------------- clients and their data
+
+
+def _model(owner: OwnerFacts) -> nn.Module:
+    if owner.facts.model is None:
+        raise UserError(
+            f"{owner.where}: no model (a function of no argument, package.module:NAME); attacks on weights need its "
+            "architecture"
+        )
+    model = owner.module("model")
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{owner.where}: model: returned {type(model).__name__}; expected a torch.nn.Module")
+    return model
+
+
+def _clients(
+    run: RecordedRun, owner: OwnerFacts, seen: Sequence[str], last: Sequence[str]
+) -> dict[str, tuple[int, Partition]]:
+    """Return client -> its number and its partition, of those whose data is known.
+
+    Clients are numbered by their partitions where these are whole numbers, else in the order of the partitions' names.
+    """
+    folder = default_folder() if owner.facts.truth is None else owner.folder / owner.facts.truth
+    truth = read_partitions(folder)
+    known = {**({entry: entry for entry in seen} if run.named_by_data else {}), **truth, **owner.facts.partitions}
+    partitions = {client: known[client] for client in seen if client in known}
+    if not set(partitions) & set(last):
+        others = f"{folder} names {len(truth)} other client(s)" if truth else f"{folder} has no truth of any client"
+        raise UserError(
+            f"{run.path}: nothing says which data client {last[0]} holds: {others}; for an audit, "
+            f"run clients with mods=[fedpriv.flower.truth], or say so in partitions of {owner.where}"
+        )
+    owners: dict[Partition, str] = {}
+    for client, partition in partitions.items():
+        if partition in owners:
+            both = f"clients {owners[partition]} and {client} are both said to hold {partition!r}"
+            raise UserError(f"{owner.where}: {both}")
+        owners[partition] = client
+    whole = all(isinstance(partition, int) and partition >= 0 for partition in owners)
+    order = sorted(owners, key=lambda each: (0, each, "") if isinstance(each, int) else (1, 0, each))
+    numbers = {each: int(each) if whole else index for index, each in enumerate(order)}
+    return {client: (numbers[partition], partition) for client, partition in partitions.items()}
+
+
+def _source(
+    owner: OwnerFacts,
+    target: str,
+    read: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Payload | None]]],
+    clients: Mapping[str, tuple[int, Partition]],
+    model: nn.Module | None,
+    settings: Mapping[str, Any],
+    *,
+    summed: bool,
+) -> ExternalSource:
+    facts, last = owner.facts, max(read)
+    for name, what in (
+        ("data", "data (a function of a partition that returns images and labels"),
+        ("auxiliary", "auxiliary images (a function without arguments: images that no client has, and their labels"),
+    ):
+        if getattr(facts, name) is None:
+            raise UserError(f"{owner.where}: no {what}, package.module:NAME); nothing can be scored without")
+    rounds = {n: [client for client in uploads if client in clients] for n, (uploads, _) in read.items()}
+    rounds = {number: of_round for number, of_round in rounds.items() if of_round}
+    partitions = {clients[c][0]: clients[c][1] for of_round in rounds.values() for c in of_round}
+    more: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
+    more |= {"model": model, "n_classes": facts.n_classes, "auxiliary_alike": facts.auxiliary_alike, "batch": {}}
+    images, labels = {}, {}
+    for number, partition in partitions.items():
+        current, classes = owner.images("data", partition, last)
+        more["batch"][number] = None
+        if facts.batch is not None and model is not None and isinstance(current, Tensor) and len(current):
+            times = facts.batch.epochs if facts.batch.steps is None else 1  # an image that two epochs used counts twice
+            more["batch"][number] = facts.batch.of(len(current))
+            current, classes = torch.cat([current] * times), torch.cat([classes] * times)
+        images[number], labels[number] = current, classes
+    if facts.public is not None:
+        more["public"], more["public_labels"] = owner.images("public")
+    if facts.held_out is not None:
+        more["held_out"] = {k: owner.images("held_out", partition) for k, partition in partitions.items()}
+    sent = [{clients[c][0]: read[n][1][c] for c in of_round} for n, of_round in rounds.items()]
+    more["broadcasts"] = sent if len(sent) > 1 else sent[0]
+    extractors = None
+    if facts.extractor is not None:
+        extractors = _extractors(owner, clients.values(), last)
+        if len(rounds) > 1 and owner.takes_a_round("extractor"):
+            earlier = [(n, of_round) for n, of_round in rounds.items() if n != last]
+            more["earlier_extractors"] = [_extractors(owner, [clients[c] for c in group], n) for n, group in earlier]
+    auxiliary, more["auxiliary_labels"] = owner.images("auxiliary", labelled=False)
+    uploads = [{clients[c][0]: read[n][0][c] for c in of_round} for n, of_round in rounds.items()]
+    return read_uploads(
+        uploads, target, images, labels, extractors, auxiliary, more, numbers=list(rounds), summed=summed
+    )
+
+
+def _extractors(owner: OwnerFacts, clients: Any, round_: int) -> dict[int, Any]:
+    """Return client number -> its extractor after a round."""
+    return {number: owner.module("extractor", partition, round_) for number, partition in clients}
+
+
 # ---------------------------------------------------------------- messages
-
-
-def gather_uploads(
-    run: RecordedRun, facts: OwnerFacts, target: str, round_: int | None, model: nn.Module | None, *, summed: bool
-) -> Gathered:
-    """Return the uploads of a kind, up to a round."""
-    reader = _Reader(run, facts, target, model)
-    by_round = {number: run.messages(number) for number in run.rounds()}
-    summed = summed or _masked(by_round)
-    usable = _usable(by_round, facts, summed=summed)
-    if not usable:
-        why = "with a round behind it whose broadcast shows the sum" if summed else "in which clients uploaded anything"
-        raise UserError(f"{run.path}: no round of phase {facts.facts.phase!r} {why} is recorded")
-    if round_ is not None and round_ not in usable:
-        raise UserError(
-            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
-        )
-    last = usable[-1] if round_ is None else round_
-    alone = summed or target in NETWORKS | LAYERS
-    numbers = [last] if alone else [number for number in usable if number <= last]
-    read = [reader.round(by_round[n], by_round.get(n + 1, ()) if summed else (), summed=summed) for n in numbers]
-    if not read[-1][0]:
-        raise UserError(
-            f"{run.path}: round {last}: {reader.notices[-1] if reader.notices else 'no upload can be attacked'}"
-        )
-    if summed:
-        reader.notices.insert(
-            0,
-            f"only the sum is seen: in every upload's place of round {last} stands what the server made of it, the "
-            f"broadcast of round {last + 1}",
-        )
-    uploads, broadcasts = zip(*read, strict=True)
-    return Gathered(tuple(numbers), uploads, broadcasts, summed, tuple(reader.notices))
-
-
-def _masked(by_round: Mapping[int, Sequence[Seen]]) -> bool:
-    return any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows)
-
-
-def _usable(by_round: Mapping[int, Sequence[Seen]], facts: OwnerFacts, *, summed: bool) -> list[int]:
-    return [n for n, rows in by_round.items() if _answers(rows, facts) and (not summed or n + 1 in by_round)]
-
-
-def _answers(rows: Sequence[Seen], facts: OwnerFacts) -> list[Seen]:
-    """Return the answers of a round that are uploads, masked or not."""
-    group = [seen for seen in rows if seen.direction == "up" and seen.phase == facts.facts.phase]
-    return [seen for seen in group if not seen.error and (seen.file or seen.facts.get("masked") is True)]
 
 
 class _LeftOut(Exception):
@@ -272,8 +220,8 @@ class _LeftOut(Exception):
 class _Reader:
     """Reads messages as payloads of one kind, and keeps a line for each that is left out."""
 
-    def __init__(self, run: RecordedRun, facts: OwnerFacts, target: str, model: nn.Module | None) -> None:
-        self.run, self.facts, self.target, self.model = run, facts, target, model
+    def __init__(self, run: RecordedRun, owner: OwnerFacts, target: str, model: nn.Module | None) -> None:
+        self.run, self.owner, self.target, self.model = run, owner, target, model
         self.kind = payload_kind(target)
         self.by_name = "state" in [spec.name for spec in fields(self.kind)] and self.kind.space == "weights"
         self.notices: list[str] = []
@@ -287,11 +235,11 @@ class _Reader:
         after = next((seen for seen in following if self._is_broadcast(seen)), None)
         uploads: dict[str, Any] = {}
         broadcasts: dict[str, Payload | None] = {}
-        for seen in _answers(rows, self.facts):
+        for seen in _answers(rows, self.owner):
             client, before = seen.clients[0], sent.get(seen.clients[0])
             try:
                 arrays = self._set(after, "broadcast") if summed and after is not None else self._set(seen, "upload")
-                known = None if before is None else self._set(before, "")
+                known = None if before is None else self._set(before)
                 difference = seen.facts.get(DIFFERENCE) is True and not summed
                 assert arrays is not None
                 uploads[client] = self._upload(arrays, known, difference=difference)
@@ -301,18 +249,16 @@ class _Reader:
         return uploads, broadcasts
 
     def _is_broadcast(self, seen: Seen) -> bool:
-        return seen.direction == "down" and seen.phase == self.facts.facts.phase and bool(seen.file)
+        return seen.direction == "down" and seen.phase == self.owner.facts.phase and bool(seen.file)
 
-    def _arrays(self, seen: Seen) -> dict[str, dict[str, Tensor]]:
-        if seen.direction == "up":
-            return self.run.arrays(seen)
-        if seen.file != self._broadcast[0]:
-            self._broadcast = str(seen.file), self.run.arrays(seen)  # the newest alone: clients of a round share it
-        return self._broadcast[1]
-
-    def _set(self, seen: Seen, what: str) -> Arrays | None:
+    def _set(self, seen: Seen, what: str = "") -> Arrays | None:
         """Return the arrays of the attacked kind; where no set or several are, None, or an error that names ``what``."""
-        sets = self._arrays(seen)
+        if seen.direction == "up":
+            sets = self.run.arrays(seen)
+        else:
+            if seen.file != self._broadcast[0]:
+                self._broadcast = seen.file, self.run.arrays(seen)  # the newest alone: clients of a round share it
+            sets = self._broadcast[1]
         names = [name for name in sets if self._kind_of(name) == self.target]
         if len(names) == 1:
             return sets[names[0]]
@@ -321,17 +267,16 @@ class _Reader:
         there = ", ".join(f"{name} ({len(arrays)} arrays: {self._kind_of(name)})" for name, arrays in sets.items())
         number = f"{len(names)} sets of arrays are" if names else "no set of arrays is"
         raise UserError(
-            f"{self.facts.where}: kinds: {number} said to be of kind {self.target!r} in the {what} of round {seen.round}; "
+            f"{self.owner.where}: kinds: {number} said to be of kind {self.target!r} in the {what} of round {seen.round}; "
             f"recorded: {there or 'none'}"
         )
 
     def _kind_of(self, name: str) -> str:
-        given = self.facts.facts.kinds.get(name, "model")
+        given = self.owner.facts.kinds.get(name, "model")
         kind = given.get("kind") if isinstance(given, Mapping) else given
         if not isinstance(kind, str):
-            raise UserError(
-                f"{self.facts.where}: kinds.{name}: expected a kind, or a table with one, got {shown(given)}"
-            )
+            where = f"{self.owner.where}: kinds.{name}"
+            raise UserError(f"{where}: expected a kind, or a table with one, got {shown(given)}")
         return payload_kind(kind).kind
 
     def _upload(self, arrays: Arrays, before: Arrays | None, *, difference: bool) -> Any:
@@ -339,7 +284,7 @@ class _Reader:
             return self._payload(arrays)
         if before is None:
             raise _LeftOut("it was sent no weights of this kind that its own could be compared with")
-        start, current = self._named(self._floats(before)), self._floats(arrays)
+        start, current = self._named(_floats(before)), _floats(arrays)
         try:
             after = self._named(current)
         except UserError as error:  # the broadcast's fit
@@ -352,16 +297,6 @@ class _Reader:
             after = {name: value + after[name] if name in after else value for name, value in start.items()}
         return Update(start, after)
 
-    def _floats(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Return the arrays that are parameters, or running statistics, as float32."""
-        floats = {name: value.float() for name, value in arrays.items() if value.is_floating_point()}
-        wrong = [name for name, value in floats.items() if not bool(value.isfinite().all())]
-        if wrong:
-            raise _LeftOut(f"{wrong[0]!r} holds NaN or infinity")
-        if not floats:
-            raise _LeftOut("it holds whole numbers alone, and weights are floats")
-        return floats
-
     def _named(self, arrays: Arrays) -> dict[str, Tensor]:
         """Return arrays by the model's names, where they have numbers instead: its state in order, or its parameters."""
         if self.model is None or not all(name.isdecimal() for name in arrays):
@@ -371,7 +306,7 @@ class _Reader:
             if [tuple(value.shape) for value in wanted.values()] == [tuple(value.shape) for value in arrays.values()]:
                 return dict(zip(wanted, arrays.values(), strict=True))
         raise UserError(
-            f"{self.facts.where}: model: {len(arrays)} arrays without names are recorded, shaped unlike the model's "
+            f"{self.owner.where}: model: {len(arrays)} arrays without names are recorded, shaped unlike the model's "
             f"{len(state)} entries in order"
         )
 
@@ -382,25 +317,24 @@ class _Reader:
             return None
 
     def _payload(self, arrays: Arrays) -> Payload:
-        kinds = self.facts.facts.kinds
+        kinds, where = self.owner.facts.kinds, f"{self.owner.where}: kinds"
         given = next((item for name, item in kinds.items() if self._kind_of(name) == self.target), self.target)
         names = {key: name for key, name in given.items() if key != "kind"} if isinstance(given, Mapping) else {}
         specs = {spec.name: spec.metadata for spec in fields(self.kind)}
         unknown = [key for key in names if key not in specs]
         if unknown:
-            known = ", ".join(specs)
-            raise UserError(f"{self.facts.where}: kinds: {self.target} has no field {unknown[0]!r}; known: {known}")
+            raise UserError(f"{where}: {self.target} has no field {unknown[0]!r}; known: {', '.join(specs)}")
         values: dict[str, Any] = {}
         for key, spec in specs.items():
             name = names.get(key, key)
             if spec["shape"] == "*":
-                values[key] = self._floats(arrays)
+                values[key] = _floats(arrays)
             elif name in arrays:
                 values[key] = arrays[name].to(torch.int64 if spec["integer"] else torch.float32)
             elif not spec["optional"]:
+                there = ", ".join(arrays)
                 raise UserError(
-                    f"{self.facts.where}: kinds: field {key!r} of {self.target} is said to be array {name!r}; recorded: "
-                    f"{', '.join(arrays)}"
+                    f"{where}: field {key!r} of {self.target} is said to be array {name!r}; recorded: {there}"
                 )
         try:
             made = self.kind(**values)
@@ -409,3 +343,14 @@ class _Reader:
         if wrong := made.non_finite():
             raise _LeftOut(f"{wrong} holds NaN or infinity")
         return made
+
+
+def _floats(arrays: Arrays) -> dict[str, Tensor]:
+    """Return the arrays that are parameters, or running statistics, as float32."""
+    floats = {name: value.float() for name, value in arrays.items() if value.is_floating_point()}
+    wrong = [name for name, value in floats.items() if not bool(value.isfinite().all())]
+    if wrong:
+        raise _LeftOut(f"{wrong[0]!r} holds NaN or infinity")
+    if not floats:
+        raise _LeftOut("it holds whole numbers alone, and weights are floats")
+    return floats

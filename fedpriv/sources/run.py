@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
@@ -27,7 +27,7 @@ from fedpriv.federation.states import State, put
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.source import Source, summed, summed_without_own
+from fedpriv.sources.source import Source, batch_norms, summed, summed_without_own
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
@@ -370,8 +370,3 @@ def rounds_with_networks(run: RunDirectory, kind: str) -> tuple[int, ...]:
     kept = {0, *run.checkpointed_rounds()}
     there = sorted(run.captured_rounds())
     return tuple(n for n in there if kind in WHOLE or n in kept or (kind in LAYERS and n - 1 in kept))
-
-
-def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
-    """Return the batch norms of a network by name."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}

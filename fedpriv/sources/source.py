@@ -26,29 +26,17 @@ from fedpriv.wire.payloads import Message, Payload, PublicLoss, SampleCount, fin
 
 @dataclass(eq=False, kw_only=True)
 class Source(ABC):
-    """Uploads of one kind, with all that a threat model may grant beside them, and the truth for scorers.
+    """Uploads of one kind, with all that a threat model may grant beside them, and the truth for scorers."""
 
-    Attributes:
-        kind: of upload that is attacked.
-        image_shape: (channels, height, width).
-        n_classes: C.
-        device: where to compute.
-        uploads: kinds of payload that clients send.
-        pipeline: the defenses that clients apply, as far as they are known.
-        total_rounds: by which defenses with a budget divide it.
-        model: architecture of uploaded weights, or None.
-        summed: the server sees sums of uploads alone.
-    """
-
-    kind: str
-    image_shape: tuple[int, int, int]
+    kind: str  # of upload that is attacked
+    image_shape: tuple[int, int, int]  # (channels, height, width)
     n_classes: int
-    device: torch.device
-    uploads: tuple[str, ...]
-    pipeline: DefensePipeline
-    total_rounds: int
-    model: nn.Module | None = None
-    summed: bool = False
+    device: torch.device  # where to compute
+    uploads: tuple[str, ...]  # kinds of payload that clients send
+    pipeline: DefensePipeline  # the defenses that clients apply, as far as they are known
+    total_rounds: int  # by which defenses with a budget divide it
+    model: nn.Module | None = None  # architecture of uploaded weights
+    summed: bool = False  # the server sees sums of uploads alone
 
     # ------------------------------------------------------------ what the server saw
 
@@ -85,11 +73,11 @@ class Source(ABC):
         """
         if self.summed or not any(kind in TELLING for kind in self.uploads):
             return {}
-        rounds = {
-            number: current for number, current in sorted(self.rounds().items()) if last is None or number <= last
-        }
-        clients = sorted({client for sending in rounds.values() for client in sending})
-        return {k: said(self.upload(n, k) for n, sending in rounds.items() if k in sending) for k in clients}
+        of_client: dict[int, list[int]] = {}
+        for number, clients in sorted(self.rounds().items()):
+            for client in clients if last is None or number <= last else ():
+                of_client.setdefault(client, []).append(number)
+        return {k: said(self.upload(number, k) for number in of_client[k]) for k in sorted(of_client)}
 
     # ------------------------------------------------------------ what a threat model may grant
 
@@ -179,12 +167,9 @@ class Source(ABC):
                 raise UserError(
                     f"images: client {target.client} has none of class {target.label}, which its upload names"
                 )
-            images = private.images[index]
-            recovered = (
-                unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS
-            )  # outputs lead to no representation
+            images, pool = private.images[index], self.pool(target.client, seed, keep)
+            recovered = unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS  # these lead to no representation
             feature = self.feature(target, images) if recovered else None
-            pool = self.pool(target.client, seed, keep)
             result.append(Truth(images, weights, private.labels[index], pool, feature))
         return tuple(result)
 
@@ -226,6 +211,11 @@ def read_card(
     return card
 
 
+def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the batch norms of a network by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
 # ---------------------------------------------------------------- the shuffled control, and sums
 
 
@@ -255,19 +245,18 @@ def shuffle(observations: Sequence[Observation]) -> tuple[Observation, ...] | No
 
 def _in_place_of(message: Message, other: Message) -> Message:
     """Return the other client's payloads of the own kinds; what the other did not send (it is sent once) is left out."""
-    pairs = ((mine, find_payload(other, type(mine))) for mine in message)
-    return tuple(_payload_in_place_of(mine, theirs) for mine, theirs in pairs if theirs is not None)
-
-
-def _payload_in_place_of(payload: Payload, other: Payload) -> Payload:
-    if payload.kind not in BY_CLASS:
-        return other
-    values, classes, others = payload.values_field(), payload.said("classes"), other.said("classes")
-    theirs: Tensor = getattr(other, str(values))
-    if classes is not None and others is not None:
-        rows = torch.arange(len(classes)) % len(others)
-        theirs = theirs[_rows_of_other_classes(classes, others) if payload.kind in CLASS_OUTPUTS else rows]
-    return replace(payload, **{str(values): theirs})
+    result = []
+    for mine in message:
+        theirs = find_payload(other, type(mine))
+        if theirs is not None and mine.kind in BY_CLASS:
+            field, classes, others = str(mine.values_field()), mine.said("classes"), theirs.said("classes")
+            values: Tensor = getattr(theirs, field)
+            if classes is not None and others is not None:
+                rows = torch.arange(len(classes)) % len(others)
+                values = values[_rows_of_other_classes(classes, others) if mine.kind in CLASS_OUTPUTS else rows]
+            theirs = replace(mine, **{field: values})
+        result += [] if theirs is None else [theirs]
+    return tuple(result)
 
 
 def _rows_of_other_classes(values: Tensor, other: Tensor) -> Tensor:
@@ -293,10 +282,8 @@ def summed_without_own(observations: Sequence[Observation]) -> tuple[Observation
     rounds = by_round(observations)
     if any(len(group) < 2 for group in rounds.values()):
         return None
-    return tuple(
-        replace(o, upload=mean_upload([other.upload for other in rounds[o.round] if other.client != o.client]))
-        for o in observations
-    )
+    others = [[other.upload for other in rounds[o.round] if other.client != o.client] for o in observations]
+    return tuple(replace(o, upload=mean_upload(uploads)) for o, uploads in zip(observations, others, strict=True))
 
 
 def mean_upload(uploads: Sequence[Message]) -> Message:

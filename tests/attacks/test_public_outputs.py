@@ -9,7 +9,7 @@ from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference, public_logit_shares
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.scoring.roc import area
+from fedpriv.scoring.inference_case import area
 from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

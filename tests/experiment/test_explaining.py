@@ -10,7 +10,7 @@ from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
-from fedpriv.pages.attack_pages import attack_pages
+from fedpriv.pages.page import attack_pages
 from fedpriv.wire.payloads import PAYLOADS
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)

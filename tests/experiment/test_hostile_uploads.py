@@ -190,9 +190,12 @@ def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, sett
         (fedpriv.Update(STATE, {**AFTER, "3.weight": AFTER["3.weight"].double() * 1e300}), "holds NaN or infinity"),
         (
             fedpriv.Update(STATE, {**AFTER, "1.running_var": -torch.ones(2)}),
-            "1.running_var']: holds NaN, infinity or a neg",
+            "running statistics of '1': expected floats (2,), no variance",
         ),
-        (fedpriv.Update(STATE, {**AFTER, "1.running_mean": torch.ones(7)}), "expected floats (2,)"),
+        (
+            fedpriv.Update(STATE, {**AFTER, "1.running_mean": torch.ones(7)}),
+            "running statistics of '1': expected floats (2,)",
+        ),
         (fedpriv.Gradient(5), "a gradient of type int"),
         (fedpriv.Gradient({**GRADIENT, "mine": torch.ones(1)}), "gradient['mine']: the model has no such parameter"),
         (fedpriv.Gradient([Unprintable()] * 6), "expected a tensor, got Unprintable"),

@@ -154,7 +154,7 @@ def test_members_are_told_from_the_held_out_images_of_their_partition(plain):
         record = fedpriv.attack(plain[0], facts=tiny_facts(**facts), **asked).scores["membership"]
         assert record.nonmembers == whose
         assert record.baseline.name == "broadcast_model"
-    with pytest.raises(UserError, match="held_out: image 0 of client 0 is one behind the upload of client 0"):
+    with pytest.raises(UserError, match="held_out: client 0: image 0 is one of client 0's"):
         fedpriv.attack(plain[0], facts=tiny_facts(held_out=tiny_data), **asked)
 
 

@@ -253,7 +253,7 @@ WRONG = [
     ('methods = ["fedgh"]\nattacks = ["dip",\n "dlg"]', "attacks[1]: attack 'dlg' is on"),
     ('methods = [{ name = "fedgh", attacks = ["dlg"] }]', "methods[0].attacks[0]: attack 'dlg' is on"),
     ('attacks = [\n{ name = "dip", iteration = 3 }]', "attacks[0].iteration: options of attack dip"),
-    ('attacks = [{ name = "dip", budget = [3, 3] }]', "attacks[0].budget[1]: 3 is listed twice"),
+    ('attacks = [{ name = "dip", iterations = [3, 3] }]', "attacks[0].iterations[1]: 3 is listed twice"),
     ('methods = ["fedre"]\nattacks = ["unmix"]\n[federation]\nclients=4\nrounds = 1', "federation.rounds: 1: attack"),
     ('methods = ["fedgh"]\nattacks = ["dip"]\n[knowledge]\nextractor = "none"', "knowledge.extractor: attack"),
     ('[knowledge]\ntelepathy = "yes"', "knowledge.telepathy: knowledge: unknown key 'telepathy'"),

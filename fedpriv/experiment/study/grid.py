@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import FLAG_NAMES, attacker_by_default
 from fedpriv.experiment.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
-from fedpriv.pages.baselines import ALONE
+from fedpriv.pages.run_records import ALONE
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
 

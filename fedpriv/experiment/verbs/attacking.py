@@ -78,11 +78,10 @@ class AttackSettings(FederationSettings, total=False):
             epoch has batches of 10 unless ``batch_size`` is given.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these; the largest is judged.
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows (targets x restarts) at a time; bounds memory.
-        control: also attack shuffled uploads, the negative control, at the largest budget (default True).
+        control: also attack shuffled uploads, the negative control (default True).
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
@@ -104,7 +103,6 @@ class AttackSettings(FederationSettings, total=False):
     reach: str | int | Sequence[str | int]
     rounds_seen: int | None
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -265,12 +263,12 @@ def _plan(
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
     refuse_small(settings, ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts"))
     named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
-    chosen, budgets = with_settings(suite.names, settings, suite.options)
+    chosen = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
     numerics = numerics_of(settings, pick_device(device))
-    return plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
+    return plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:

@@ -62,7 +62,7 @@ def explain(name: str) -> Explanation:
     """
     from fedpriv.attacks import target_names
     from fedpriv.methods.references import references
-    from fedpriv.pages.attack_pages import attack_pages
+    from fedpriv.pages.page import attack_pages
 
     kind = _kind_of(name)
     if kind in REGISTRIES:

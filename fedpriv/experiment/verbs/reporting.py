@@ -12,10 +12,9 @@ from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.pages.baselines import baselines
 from fedpriv.pages.page import readable
 from fedpriv.pages.report import load_scored, write_results
-from fedpriv.pages.run_records import check_run
+from fedpriv.pages.run_records import baselines, check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule

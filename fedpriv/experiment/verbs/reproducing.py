@@ -17,7 +17,7 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.claims import ClaimCard
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown

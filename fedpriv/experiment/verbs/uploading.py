@@ -55,7 +55,6 @@ class UploadSettings(TypedDict, total=False):
         method: what records call the training loop (default ``own uploads``).
         targets: how many targets at most (default 48).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these.
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
@@ -92,7 +91,6 @@ class UploadSettings(TypedDict, total=False):
     method: str
     targets: int
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -128,9 +126,8 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
-            :class:`Update`, :class:`Gradient`, a pair of state
-            dicts (before, after), or a state dict beside ``broadcasts``. Of several rounds: a list with one list or
-            mapping a round, the oldest first; the last round is attacked.
+            ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
+            round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
         images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
         auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
