@@ -48,7 +48,7 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 2182,
-    "algebra": 668,
+    "algebra": 647,
     "datasets": 1168,
     "models": 838,
     "wire": 969,
@@ -57,14 +57,14 @@ BUDGET: dict[str, int] = {
     "federation": 2202,
     "methods": 3468,
     "defenses": 2076,
-    "attacks": 12765,
-    "scoring": 5311,
+    "attacks": 11872,
+    "scoring": 5310,
     "claims": 248,
     "pages": 3610,
     "experiment": 5849,
     "cli": 1093,
     "pipeline": 1245,
-    "sources": 3076,
+    "sources": 3104,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
