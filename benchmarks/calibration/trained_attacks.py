@@ -44,7 +44,7 @@ from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.study.written import parse_entry

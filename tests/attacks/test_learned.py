@@ -8,17 +8,17 @@ from compare import expect_same
 from gradient_cases import SHAPE, clients, knowledge_of
 from torch import nn
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.denoiser import (
+from fedpriv.attacks.priors.pixels import (
     DenoiserTraining,
     strangeness,
     train_denoiser,
 )
-from fedpriv.attacks.trained import Trained
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.errors import UserError

@@ -43,11 +43,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.matrices import least_squares_in_simplex
-from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.contract import AttackProblem, Trained
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import represent, rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation
-from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MIXTURES

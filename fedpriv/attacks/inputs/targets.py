@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import VECTORS, Kinds

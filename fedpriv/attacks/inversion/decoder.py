@@ -29,12 +29,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cosine_similarity, normalize
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, ThreatModel
-from fedpriv.attacks.priors.denoiser import images_to_train_on
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
     SpectralPrior,
@@ -46,7 +45,6 @@ from fedpriv.attacks.priors.spectral import (
 )
 from fedpriv.attacks.search.fit import Adam, Fitted, Prior, Schedule, fit
 from fedpriv.attacks.search.objectives import DISTANCES, Match
-from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed, generator, global_seed
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE

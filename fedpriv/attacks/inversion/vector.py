@@ -25,9 +25,8 @@ from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, Tar
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
-from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
@@ -341,7 +340,7 @@ class PixelInversion(VectorInversion):
     The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean
     of the attacker's own images where the card grants some of the same data set, else around grey
     (:mod:`fedpriv.attacks.priors.spectral`). Starts of a target are halved as their budget is spent
-    (:mod:`fedpriv.attacks.search.halving`).
+    (:mod:`fedpriv.attacks.search.candidates`).
 
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.
