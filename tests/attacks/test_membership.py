@@ -42,14 +42,15 @@ def knowledge(heads=None):
     return Knowledge(ThreatModel(), (1, 4, 4), 3, extractors={0: lambda batch: batch.flatten(1)}, heads=heads or {})
 
 
-def infer(inference, seen, candidates, known, kind=None):
+def infer(inference, seen, candidates, known, kind):
     client = candidates.client
     return inference(InferenceProblem((seen,), known, kind, {client: candidates})).values[client]
 
 
 def score(upload, pictures, labels, broadcast=(), heads=None):
     candidates = Candidates(0, pictures, torch.tensor(labels))
-    return infer(MembershipInference(), Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
+    seen = Observation(1, 0, upload, broadcast)
+    return infer(MembershipInference(), seen, candidates, knowledge(heads), upload[0].kind)
 
 
 def test_the_one_image_behind_a_prototype_scores_highest():
