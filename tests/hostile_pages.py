@@ -11,7 +11,7 @@ from hostile_cases import HOSTILE, Skeleton, Written, cells, plain, steers
 from run_cases import entangled, make_run
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.privacy import Guarantee

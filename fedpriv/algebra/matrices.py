@@ -1,4 +1,4 @@
-"""Matrices: diagonal blocks, similarity of representations (kernels, alignment), and the simplex.
+"""Matrices: diagonal blocks, similarity of representations (kernels and their alignment), and the simplex.
 
 Sources: for diagonal blocks, Yi, Yu, Wang, Liu, Li (FedRAL), equation 6; for kernels and their alignment, Kornblith,
 Norouzi, Lee, Hinton, ICML 2019, section 3, as used by FedHeNN (Makhija, Han, Ho, Ghosh, ICML 2022, section 3.4), whose
@@ -23,8 +23,6 @@ SMALLEST = 1e-12
 """Stands for a vanishing norm: constant representations have alignment 0 and distance 2 rather than NaN."""
 
 SIMPLEX_STEPS = 300
-
-# ---------------------------------------------------------------- diagonal blocks
 
 
 def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
@@ -70,9 +68,6 @@ def check_divides(n_blocks: int, width: int) -> None:
         )
 
 
-# ---------------------------------------------------------------- similarity of representations
-
-
 def linear_kernel(features: Tensor) -> Tensor:
     """Return the inner products A A^T ``(L, L)`` of representations ``(L, d)``."""
     return features @ features.T
@@ -109,9 +104,6 @@ def alignment(values: Tensor, other: Tensor) -> Tensor:
     right = right / right.detach().abs().max().clamp(min=SMALLEST)
     norms = (left.square().sum() * right.square().sum()).clamp(min=SMALLEST)
     return (left * right).sum() / norms.sqrt()
-
-
-# ---------------------------------------------------------------- the probability simplex
 
 
 def nearest_distribution(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 import fedpriv
+from fedpriv.attacks import refuse_unknown_target
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
 from fedpriv.util.escape import command_line
@@ -31,6 +32,7 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
     given, it takes quick settings of the target instead of the usual ones, and prints them. Uploads of trained weights
     are then attacked at several settings of local work (--reach).
     """
+    refuse_unknown_target(target)
     folder = out or numbered(Path("results") / target)
     again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)

@@ -138,6 +138,7 @@ class Method:
     Attributes:
         name: registry name.
         source: authors, venue, year.
+        about: in one sentence; empty where the first of its module says it.
         options: frozen dataclass of the method's hyperparameters, with the paper's defaults.
         uploads, broadcasts: kinds of payload.
         start: (server setup, rng) -> (server state, first broadcast).
@@ -190,6 +191,7 @@ class Method:
     local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
     non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()
+    about: str = ""
 
 
 def refuse_no_method(name: str, value: object) -> None:

@@ -36,8 +36,8 @@ from fedpriv.util.errors import UserError, WorkError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import Count, count, entries
+from fedpriv.wire.payload import all_finite
 from fedpriv.wire.payloads import Message
-from fedpriv.wire.plain_tensor import all_finite
 
 # ---------------------------------------------------------------- a client's part
 

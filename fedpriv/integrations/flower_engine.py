@@ -31,9 +31,8 @@ from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line, shown
 from fedpriv.util.foreign import json_value
-from fedpriv.wire.message_files import message_blocks, message_of
-from fedpriv.wire.payload import Message
-from fedpriv.wire.plain_tensor import check_names, from_array
+from fedpriv.wire.messages import message_blocks, message_of
+from fedpriv.wire.payload import Message, check_names, from_array
 
 PAUSE: Final = 0.1
 """Seconds between looks for answers, and for nodes."""
@@ -70,7 +69,7 @@ class FlowerEngine:
 
     Args:
         grid: a ``flwr.serverapp.Grid``.
-        device: where nodes compute, unless they know better: as :func:`fedpriv.util.device.pick_device` takes it.
+        device: where nodes compute, unless they know better: as :func:`fedpriv.util.compute.pick_device` takes it.
         nodes: the first round waits for so many.
         fault: tells of a fault of what is behind the grid; empty while there is none.
         clock: seconds.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.scoring.judgement import judge_page
 from fedpriv.scoring.reasons import Verdict

@@ -16,9 +16,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
+from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
-from fedpriv.util.record import first_fault
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 PATIENCE = 3.0

@@ -40,10 +40,10 @@ from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
 from fedpriv.util import files
+from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.numerics import Numerics, read_numerics
-from fedpriv.util.pairs import mapping
+from fedpriv.util.compute import Numerics, read_numerics
+from fedpriv.util.config import mapping
+from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -177,13 +177,10 @@ def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
-    from fedpriv.attacks import target_names
+    from fedpriv.attacks import refuse_unknown_target
     from fedpriv.wire.kinds import payload_kind
-    from fedpriv.wire.payload import DECLARED
-    from fedpriv.wire.payloads import PAYLOADS
 
-    if not isinstance(target, str) or (target not in DECLARED and target not in PAYLOADS):
-        raise unknown_name("target", target, target_names())
+    refuse_unknown_target(target)
     return payload_kind(target).kind
 
 

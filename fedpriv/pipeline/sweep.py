@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.pipeline.plan import AttackPlan, LocalWork
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import payload_kind
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from fedpriv.scoring.verdict import premise_words
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import SILENT
 
 Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult], tuple[str, ...]]
 """Records of attacks and of inferences by folder, and a line for each thing that was left out."""

@@ -16,7 +16,7 @@ from pydantic import FiniteFloat
 
 from fedpriv.scoring.intervals import TAIL
 from fedpriv.scoring.records import RECORD_VERSION, Comparison, Estimate, Interval
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told"]
 """``below the floor``: a guess without the upload, or clients without any exchange, reach as much."""

@@ -18,7 +18,7 @@ from fedpriv.scoring.records import (
     Units,
 )
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.util.record import Record as Model
+from fedpriv.util.config import Record as Model
 
 Record = ReconstructionRecord | InferenceResult
 Judged = AttackRecord | Record

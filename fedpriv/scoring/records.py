@@ -12,7 +12,7 @@ from fedpriv.attacks.observation import Cost
 from fedpriv.attacks.observation import ThreatModel as ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""

@@ -44,10 +44,10 @@ from fedpriv.scoring.records import (
 )
 from fedpriv.scoring.redaction import NONE, withheld
 from fedpriv.sources.truth import Pool, Truth
+from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, digest, forget, mark, read_bytes, read_json, write_bytes, write_text
 from fedpriv.util.foreign import json_value
-from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"

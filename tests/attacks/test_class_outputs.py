@@ -4,10 +4,8 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from defense_cases import build
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedpriv.attacks.inputs.outputs import as_distributions, log_outputs, nearest_distributions
+from fedpriv.attacks.inputs.outputs import as_distributions, log_outputs
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.wire.payloads import ClassLogits, PublicLogits
 
@@ -50,20 +48,6 @@ def test_distributions_stay_as_they_are():
     assert as_distributions(rows) is rows
     assert as_distributions(rows[:0]) is not None
     assert as_distributions(torch.full((2, 3), torch.nan)) is None
-
-
-def test_the_nearest_distribution_by_hand():
-    found = nearest_distributions(torch.tensor([[0.5, 0.9], [2.0, 0.0], [0.2, 0.2]]))
-    expect_close(found, torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]]))
-
-
-@given(st.integers(0, 1000), st.floats(0.01, 10))
-def test_no_distribution_is_nearer(seed, scale):
-    rows, other = logits(seed, scale), logits(seed + 1).softmax(1)
-    found = nearest_distributions(rows)
-    expect_close(found.sum(1), torch.ones(8), atol=1e-4)
-    # The angle between the way to the nearest point and the way on to any other is no sharp one.
-    assert float(((rows - found) * (other - found)).sum(1).max()) <= 1e-4 * (1 + scale)
 
 
 def test_what_was_rounded_away_has_no_logarithm_of_nothing():

@@ -13,7 +13,7 @@ from fedpriv.experiment.reproduction.plan import measure_of, places, setting_at,
 from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import KINDS
+from fedpriv.wire import PAYLOADS
 
 FILES = sorted(claims())
 
@@ -33,7 +33,7 @@ def test_every_claim_is_whole(name):
     for place in places(claim):
         # A method that this package has no name for could neither be run nor stand beside a result.
         assert place.method in (None, *METHODS)
-        assert place.target in (None, *KINDS)
+        assert place.target in (None, *PAYLOADS)
         if claim.counted:
             assert set(sizes_of(claim, place)) <= CostSettings.__optional_keys__
         else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedpriv.algebra.matrices import nearest_distribution
 from fedpriv.attacks.inputs.targets import observation_of, upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.search.objectives import relative_feature_distance
@@ -38,7 +39,7 @@ def as_distributions(rows: Tensor) -> Tensor | None:
         return rows
     if not len(rows) or not bool(rows.isfinite().all()):
         return None
-    mended = nearest_distributions(rows)
+    mended = nearest_distribution(rows)
     apart, size = (rows - mended).double().square().sum(), rows.double().square().sum()
     likely = _LIKELY_SUMS[0] <= float(rows.double().sum(1).mean()) <= _LIKELY_SUMS[1]
     return mended if likely and bool(apart <= _MOST_CHANGED * size) else None
@@ -48,19 +49,6 @@ def read_outputs(rows: Tensor) -> tuple[Tensor, bool]:
     """Return softmax vectors ``(n, C)`` and True, or logits as they are and False; see :func:`as_distributions`."""
     shares = as_distributions(rows)
     return (rows, False) if shares is None else (shares, True)
-
-
-def nearest_distributions(rows: Tensor) -> Tensor:
-    """Return the Euclidean projection of each row ``(n, C)`` onto the probability simplex.
-
-    Source: Held, Wolfe, Crowder, "Validation of subgradient optimization" (Mathematical Programming 1974): entries
-    are lowered by one number, and cut off at zero, so that they sum to one.
-    """
-    ordered = rows.sort(1, descending=True).values
-    number = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=rows.dtype)
-    lowered = (ordered.cumsum(1) - 1) / number
-    kept = (ordered > lowered).sum(1, keepdim=True).clamp_min(1)
-    return (rows - lowered.gather(1, kept - 1)).clamp_min(0)
 
 
 def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
 from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Entangled, Message, find_payload

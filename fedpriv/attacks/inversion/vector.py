@@ -30,7 +30,7 @@ from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
 from fedpriv.util.errors import UserError
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.wire.payloads import Prototypes, find_payload
 

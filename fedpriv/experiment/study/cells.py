@@ -22,8 +22,8 @@ from fedpriv.experiment.study.grid import (
 from fedpriv.experiment.study.written import at, read_from, wrong
 from fedpriv.pages.run_records import ALONE, same_clients
 from fedpriv.pipeline.plan import AttackPlan, rounds_to_read
+from fedpriv.util.compute import Numerics
 from fedpriv.util.config import plain
-from fedpriv.util.numerics import Numerics
 
 if TYPE_CHECKING:
     from fedpriv.federation.prepared import Federation

@@ -18,7 +18,7 @@ from fedpriv.util.errors import unknown_name
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import ThreatModel
     from fedpriv.federation.run_directory import DefenseChoice
-    from fedpriv.util.numerics import Precision
+    from fedpriv.util.compute import Precision
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""

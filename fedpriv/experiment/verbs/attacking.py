@@ -53,15 +53,14 @@ from fedpriv.sources.facts import read_facts
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
+from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import texts
-from fedpriv.util.parallel import number_of_workers
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers
 from fedpriv.wire.kinds import payload_kind
 
 
@@ -162,7 +161,7 @@ def attack(
         "seed": seed,
         "listener": listener,
     }
-    with access.sharing(settings.get("share_group", False)), reading:
+    with files.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
             raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")

@@ -19,9 +19,9 @@ from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write
 from fedpriv.pages.study_report import read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -126,7 +126,7 @@ def report(
     for line in complaints:
         listener.warn(line)
     folder, scratch = place(out)
-    with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
+    with files.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)

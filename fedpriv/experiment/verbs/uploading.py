@@ -15,9 +15,9 @@ from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pipeline.plan import target_name
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.sources.door import read_uploads
-from fedpriv.util import access
-from fedpriv.util.listener import Listener
-from fedpriv.util.pairs import texts
+from fedpriv.util import files
+from fedpriv.util.config import texts
+from fedpriv.util.parallel import Listener
 
 
 class UploadSettings(TypedDict, total=False):
@@ -148,6 +148,6 @@ def attack_uploads(
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
     lasting = scratch is None
-    with access.sharing(settings.get("share_group", False)):
+    with files.sharing(settings.get("share_group", False)):
         records, scores, notices = attack_source(source, named, settings, folder, pages=lasting)
     return AttackResult(folder, records, scores, notices, None, scratch)
