@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.targets import list_targets, target_feature
+from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.priors.pixels import total_variation
@@ -21,6 +21,8 @@ from fedpriv.attacks.search.objectives import (
 from fedpriv.defenses.compress import pruned
 from fedpriv.defenses.mechanisms import one_block
 from fedpriv.defenses.noise import clip_rows
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.kinds import CLASS_MEANS
@@ -217,3 +219,42 @@ def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(
     adapted, shuffled = shown(change(body(images)), images, body, kind(iterations=120, match=match))
     assert adapted < 0.5 * fooled
     assert shuffled > 2 * adapted
+
+
+# ---------------------------------------------------------------- extractors of several clients
+
+LARGE = (1, 28, 28)
+
+
+def network(name, seed, **more):
+    return build_model(Blueprint(name, LARGE, 10, 16, **more), seed).eval().requires_grad_(False)
+
+
+NAMES = ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
+OWNERS = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
+
+
+@pytest.fixture(scope="module")
+def six():
+    models = [network(name, seed) for seed, name in enumerate(NAMES)]
+    return Knowledge(ThreatModel(), LARGE, 10, extractors={k: one.represent for k, one in enumerate(models)})
+
+
+def drawn(number=11):
+    return torch.rand(number, *LARGE, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def one_by_one(six, shown):
+    return torch.stack([six.extractors[int(k)](image[None])[0] for k, image in zip(OWNERS, shown, strict=True)])
+
+
+def test_each_image_meets_its_own_clients_network(six):
+    shown, call = drawn(), OwnExtractors(six)
+    for _ in range(2):
+        found = call(shown, OWNERS)
+    expected = one_by_one(six, shown)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    (gradient,), (wanted,) = (torch.autograd.grad(values, shown, along) for values in (found, expected))
+    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-5)
+    expect_same(call(shown[:1], OWNERS[1:2]), six.extractors[0](shown[:1]))  # other owners
