@@ -56,15 +56,15 @@ BUDGET: dict[str, int] = {
     "dp": 680,
     "federation": 2193,
     "methods": 3036,
-    "defenses": 1861,
-    "attacks": 12213,
-    "scoring": 5311,
+    "defenses": 1859,
+    "attacks": 11310,
+    "scoring": 5310,
     "claims": 203,
     "pages": 3610,
     "experiment": 5851,
     "cli": 1095,
     "pipeline": 1241,
-    "sources": 3072,
+    "sources": 3100,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
