@@ -30,28 +30,23 @@ from PIL import Image
 from rates import counted, parser, table
 from worlds import smooth
 
+from fedpriv.api.attacking import quick_settings
+from fedpriv.api.named_code import named_code
 from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.features.rounds import AllRoundsInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
-from fedpriv.experiment.federation_settings import attacker_by_default, named_config
-from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.study.written import parse_entry
-from fedpriv.experiment.training import train_run
-from fedpriv.experiment.verbs.attacking import quick_settings
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
 from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
@@ -60,6 +55,9 @@ from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
 from fedpriv.sources.run import RunSource, prepare
 from fedpriv.sources.source import read_card
+from fedpriv.study.settings import attacker_by_default, named_config
+from fedpriv.study.training import train_run
+from fedpriv.study.written import parse_entry
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -195,7 +193,6 @@ BATCHES = (
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),
     Line(ClassInversion(iterations=300), "logits", FEWEST | {"rounds": 10}, targets=4),
-    Line(PairedLogits(iterations=100), "public-logits", ROUNDS),
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")

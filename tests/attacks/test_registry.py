@@ -88,7 +88,6 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
-    "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }
@@ -140,4 +139,3 @@ def test_names_are_listed_without_torch():
 def test_a_list_of_attacks_says_of_each_what_a_target_is():
     listed = fedpriv.catalogue("attacks").members
     assert listed.keys() >= set(ATTACKS)
-    assert all(row["one target is"] for row in listed.values())
