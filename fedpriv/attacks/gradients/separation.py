@@ -7,7 +7,9 @@ al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alo
 - Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
   rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
   entries vanish along it than along any other direction. Candidates are walked down to from random starts, single outputs'
-  rows and what lies aside of directions that are there already.
+  rows and what lies aside of directions that are there already. Two images of one class pull a young network almost alike,
+  so that the difference of their columns nearly vanishes wherever both are active; exact zeros tell it from a column, and
+  one column that is known leads from the difference to the other.
 - Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the
   head's predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are
   searched for by averaged reflections from random masks: with the mean prediction, which early in training is nearly
@@ -27,7 +29,7 @@ Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion 
 starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing" (ICASSP 2008), for weights of
 shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of the Optical Society of America A 20,
 40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui, for labels and the head. Masked
-slopes of labels, reading A through truncated factors, and the head's equations
+slopes of labels, elimination, reading A through truncated factors, and the head's equations
 are derived here.
 """
 
@@ -68,6 +70,7 @@ _CONTAINED = 0.9  # a direction is a mixture when so large a share of its zeros 
 _AS_OFTEN = 0.5  # share of the best one's zeros that an attested one has at least
 _CONFIRMED = 0.998  # cosine of columns from which on labels confirm one
 _APART = 1e-2  # length of a unit direction's part beside others from which on it is another
+_RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3  # of elimination: width of equal ratios, sweeps, and zeros that a step must gain
 
 MOST_AT_HEAD = 16  # images of a batch that is separated at the head
 SURE, _HEAD_RANK = 0.02, 3e-7  # predicted relative error below which inputs are known; as _RANK, of the head's gradient
@@ -288,11 +291,52 @@ def _sparse_directions(span: _Span, generator: torch.Generator, by_label: LabelS
         while len(promising) and len(fresh) <= _MANY * span.rank:
             fresh.append(promising[:1])
             promising = promising[(promising @ promising[0]).abs() < _SAME]
-        found, attested, total = _distinct(span, torch.cat(fresh), labelled)
+        found, _, _ = _distinct(span, torch.cat(fresh), labelled)
+        found, attested, total = _distinct(span, torch.cat([_eliminated(span, found), found]), labelled)
         if attested == span.rank and total == before:
             break
         before = total
     return found, attested
+
+
+def _eliminated(span: _Span, directions: Tensor) -> Tensor:
+    """Return directions ``(r, rank)`` from which others are taken away as long as more entries vanish without them.
+
+    Where one column of two is mixed into another, their ratio is the same at all outputs that the other image left alone:
+    the commonest ratio says how much of it to take away.
+    """
+    cleaned = directions.clone()
+    for _ in range(_SWEEPS):
+        changed = False
+        for index in range(len(cleaned)):
+            better = _without_others(span, cleaned, index)
+            if better is not None:
+                cleaned[index], changed = better, True
+        if not changed:
+            break
+    return cleaned
+
+
+def _without_others(span: _Span, directions: Tensor, number: int) -> Tensor | None:
+    columns, zeros = span.columns @ directions.T, span.vanishing(directions)
+    column, vanishes = columns[:, [number]], zeros[:, [number]]
+    compared = ~zeros & ~vanishes
+    compared[:, number] = False
+    ratios = torch.where(compared, column / columns.where(~zeros, torch.ones_like(columns)), torch.inf).T.sort(1).values
+    counted = ratios.isfinite()
+    ratios = ratios.where(counted, torch.finfo(ratios.dtype).max / 2).contiguous()
+    ends = torch.searchsorted(ratios, ratios + _RATIO * ratios.abs(), right=True)
+    counts = (ends - torch.arange(ratios.shape[1])) * counted
+    most, first = counts.max(1)
+    gain = most - (vanishes & ~zeros).sum(0)
+    gain[number] = -1
+    other = int(gain.argmax())
+    if int(gain[other]) < _GAIN:
+        return None
+    begin = int(first[other])
+    ratio = ratios[other, begin : begin + int(most[other])].median()
+    better = span.fitted(functional.normalize((directions[number] - ratio * directions[other])[None]))
+    return better[0] if int(span.vanishing(better).sum()) > int(vanishes.sum()) else None
 
 
 def _distinct(span: _Span, directions: Tensor, labelled: Tensor) -> tuple[Tensor, int, int]:
