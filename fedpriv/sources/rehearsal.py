@@ -22,19 +22,12 @@ _MOST_OF_A_CLASS = 1 << 12
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together.
-
-    Attributes:
-        pipeline: the defenses.
-        message: the upload as it was sent.
-        place: of the attacked payload in the message.
-        sender: the client, as far as the server knows it.
-    """
+    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together."""
 
     pipeline: DefensePipeline
-    message: Message
-    place: int
-    sender: Sender
+    message: Message  # the upload as it was sent
+    place: int  # of the attacked payload in the message
+    sender: Sender  # the client, as far as the server knows it
 
     @property
     def payload(self) -> Payload:

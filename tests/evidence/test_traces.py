@@ -131,20 +131,6 @@ def test_nothing_but_the_evaluator_reads_the_trace():
         assert not [name for name in imports(path) if name.startswith(closed)], path
 
 
-@pytest.mark.parametrize(
-    ("card", "handed"),
-    [
-        (BLIND, set()),
-        (replace(BLIND, batch=True), {"batches"}),
-        (replace(BLIND, labels="given"), {"labels"}),
-        (ThreatModel(), {"batches", "labels"}),
-    ],
-)
-def test_a_card_is_handed_what_it_grants_and_no_more(card, handed, finished):
-    found = build_case(RunSource(*finished["fedavg"], "model"), card, n_targets=9, seed=0).knowledge
-    assert {name for name in ("batches", "labels", "statistics") if getattr(found, name)} == handed
-
-
 # ---------------------------------------------------------------- without it
 
 

@@ -162,9 +162,8 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.pipeline.execute import attack_all, measure_all, open_run
+    from fedpriv.pipeline.execute import open_run, run_plan
 
     plan, home = cell.plans[number], folder / cell.homes[number]
     ground, _ = open_run(folder / "runs" / cell.run, plan, plan.attacks if cell.named else ())
-    attack_all(home, ground, command=command)
-    measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())
+    run_plan(home, ground, command=command, named=plan.inferences if cell.named else ())

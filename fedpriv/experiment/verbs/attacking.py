@@ -32,7 +32,7 @@ from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
-from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
+from fedpriv.pipeline.execute import AttackContext, check, open_run, run_plan
 from fedpriv.pipeline.plan import (
     AdaptedSuite,
     AttackPlan,
@@ -231,9 +231,9 @@ def _attack(
         records: dict[Path, ReconstructionRecord] = {}
         scores: dict[Path, InferenceResult] = {}
         for ground in grounds:
-            how_told: dict[str, Any] = {"command": command, "listener": listener}
-            records |= attack_all(folder, ground, refused=leave_out, **how_told)
-            scores |= measure_all(folder, ground, named=named, **how_told)
+            more: dict[str, Any] = {"command": command, "named": named, "listener": listener, "refused": leave_out}
+            attacked_by, measured = run_plan(folder, ground, **more)
+            records, scores = records | attacked_by, scores | measured
         write_report(list(records), folder, list(scores))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
     by_name = {index.name: record for index, record in records.items()}
