@@ -87,6 +87,11 @@ class AttackPlan:
     series: tuple[LocalWork, ...] = ()
 
     @property
+    def precision(self) -> str:
+        """Of the searches."""
+        return self.numerics.precision
+
+    @property
     def suffix(self) -> str:
         """Name that folders get besides: nothing for the first setting of a sweep, so that it lies where one alone would."""
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""

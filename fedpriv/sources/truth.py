@@ -115,11 +115,9 @@ class Pool:
 
     def to_cpu(self) -> Pool:
         """Return the same on the CPU."""
-        tensors = (self.guesses, self.guess_labels, self.decoys, self.decoy_labels)
-        if all(value.device.type == "cpu" for value in tensors):
+        if self.guesses.device.type == "cpu":
             return self
-        guesses, guess_labels, decoys, decoy_labels = (value.cpu() for value in tensors)
-        return Pool(guesses, guess_labels, decoys, decoy_labels, self.alike)
+        return Pool(self.guesses.cpu(), self.guess_labels.cpu(), self.decoys.cpu(), self.decoy_labels.cpu(), self.alike)
 
 
 def refuse_no_images(name: str, images: Tensor, labels: Tensor, *, least: int = 1) -> None:
@@ -142,12 +140,8 @@ def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 10
 
     The mean of -10 log10 MSE(g, x_i) is stationary where g is the mean of x_i weighted in proportion to 1 / MSE(g, x_i).
     Starting at the mean, weights and image are computed in turn until no pixel moves by more than 1e-4. No MSE counts as
-    less than a hundredth of their mean, so that an image does not draw the guess onto itself alone.
-
-    Args:
-        images: ``(n, c, h, w)`` in [0, 1], n >= 1.
-        shares: ``(n,)`` weights of the images in that mean; equal ones where None.
-        most: rounds at most.
+    less than a hundredth of their mean, so that an image does not draw the guess onto itself alone. ``shares`` ``(n,)`` are
+    weights of the images in that mean.
     """
     flat = images.flatten(1).double()
     current = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()

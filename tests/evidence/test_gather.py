@@ -11,7 +11,7 @@ from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
-from fedpriv.sources.case import build_case, choose_targets
+from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.sources.source import shuffle
 from fedpriv.wire.payloads import Entangled, Model, Prototypes, Representations, get_payload
@@ -135,18 +135,6 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
     assert mixed is not None
     assert get_payload(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
     assert get_payload(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
-
-
-def test_targets_are_drawn_evenly_by_seed(world):
-    directory, federation = world("fedallrep")
-    observations = build_case(
-        RunSource(directory, federation, "representation"), CARD, n_targets=1, seed=0
-    ).observations
-    one, two = (choose_targets(observations, "representation", 8, seed) for seed in (0, 1))
-    assert one == choose_targets(observations, "representation", 8, 0)
-    assert one != two
-    per_client = [sum(t.client == k for t in one) for k in range(3)]
-    assert max(per_client) - min(per_client) <= 1
 
 
 def test_nothing_that_an_attack_is_handed_holds_the_truth():
