@@ -28,7 +28,7 @@ import torch
 from htfllib_peer import SERVERS
 from rich.progress import track
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.prepared import load_data
 from fedpriv.federation.rounds import run, run_clients

@@ -27,11 +27,10 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs
 from fedpriv.attacks.inversion.decoder_network import DecoderTraining, train_decoder
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import LABELS, NEAREST
-from fedpriv.scoring.leakage import psnr_of_mse
+from fedpriv.scoring.metrics import psnr_of_mse, squared_errors
 from fedpriv.scoring.records import ReconstructionRecord
-from fedpriv.scoring.sections import BEYOND
+from fedpriv.scoring.score import BEYOND
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource, prepare
 

@@ -16,7 +16,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, ThreatModel
-from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes
 
 

@@ -27,8 +27,8 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.denoiser import DenoiserTraining, LearnedSettings
 from fedpriv.attacks.trained import Trained
 from fedpriv.models.split import SplitModel
-from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered
+from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes, Representations
 
 CARD = ThreatModel(attacker_data="same_domain")

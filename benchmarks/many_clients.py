@@ -56,7 +56,7 @@ def alone(asked: argparse.Namespace) -> dict[str, float]:
     """Run one federation; return MiB of memory at its peak, before it began, and of all states; CPU s and MB a round."""
     import torch
 
-    from fedpriv.datasets.federated import PartitionOptions
+    from fedpriv.datasets.partition import PartitionOptions
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.rounds import ClientJob, ClientResult, run, run_clients
     from fedpriv.federation.run_directory import RunConfig, RunDirectory

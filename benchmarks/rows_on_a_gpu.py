@@ -21,8 +21,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import dip
-from fedpriv.util.device import pick_device
-from fedpriv.util.numerics import Numerics
+from fedpriv.util.compute import Numerics, pick_device
 from fedpriv.wire.payloads import Representations
 
 LAYERS = {

@@ -29,8 +29,8 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import centres_of
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.scoring.definitions import assign, squared_errors
 from fedpriv.scoring.intervals import clustered
+from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.wire.payloads import Representations
 
 

@@ -119,7 +119,7 @@ def representations(targets: int, seed: int) -> tuple[Any, Any, Any]:
 
 def run_config(case: dict[str, Any]) -> Any:
     """Return a run: Dirichlet 0.1, batches of 10 in stored order without tails, one local epoch, SGD of 0.01."""
-    from fedpriv.datasets.federated import PartitionOptions
+    from fedpriv.datasets.partition import PartitionOptions
     from fedpriv.federation.method import LocalTraining
     from fedpriv.federation.run_directory import RunConfig
 

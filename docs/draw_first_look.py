@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedpriv.scoring.floors import LABELS, guess
-from fedpriv.scoring.leakage import psnr
+from fedpriv.scoring.metrics import psnr
 from fedpriv.scoring.storage import AttackRecord, load_attack, scored
 
 

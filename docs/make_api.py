@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpriv
-from fedpriv.util.docstrings import markdown, marked
+from fedpriv.util.escape import docstring_markdown, marked
 
 PAGE = Path(__file__).with_name("api.md")
 CONTRACTS_PAGE = Path(__file__).with_name("contracts.md")
@@ -149,7 +149,7 @@ def _text(value: Any) -> str:
     told = inspect.getdoc(value) or ""
     if dataclasses.is_dataclass(value) and told.startswith(f"{getattr(value, '__name__', '')}("):
         told = ""
-    return markdown(told)
+    return docstring_markdown(told)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fedpriv.sources.messages import Gradient as Gradient
     from fedpriv.sources.messages import Update as Update
     from fedpriv.util.errors import UserError as UserError
-    from fedpriv.util.listener import Listener as Listener
+    from fedpriv.util.parallel import Listener as Listener
     from fedpriv.wire.payload import Payload as Payload
     from fedpriv.wire.payloads import AngleMatrix as AngleMatrix
     from fedpriv.wire.payloads import Classifier as Classifier
@@ -104,7 +104,7 @@ _PLACES = {
         "fedpriv.wire.payloads",
     ),
     "UserError": "fedpriv.util.errors",
-    "Listener": "fedpriv.util.listener",
+    "Listener": "fedpriv.util.parallel",
 }
 """Public name -> the module that has it."""
 

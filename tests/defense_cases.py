@@ -12,8 +12,8 @@ from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
+from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payloads import (
-    KINDS,
     AngleMatrix,
     Classifier,
     ClassLogits,
@@ -68,7 +68,7 @@ CASES = {
 """kind -> upload and broadcast of a client that holds ``LABELS``."""
 
 OPTIONS = {
-    "dp-noise": ("noise_multiplier=2", "noise_multiplier=2,unit=image,floor=2", "epsilon=8"),
+    "dp-noise": ("noise_multiplier=2", "epsilon=8"),
     "entangle": ("mechanism=RAP", "mechanism=VAR", "mechanism=RSP,weights=fixed", "mechanism=RAR"),
     "diagonal": ("blocks=2", "blocks=4,schedule=fixed"),
     "noise": ("scale=0.5", "kind=laplace,unit=absolute"),
@@ -100,7 +100,7 @@ def plan_for(kind, **changes):
         train_sizes=(9,) * 4,
         batch_size=3,
         broadcasts=tuple(p.kind for p in broadcast),
-        linear_aggregation=KINDS[kind].aggregation == "mean",
+        linear_aggregation=payload_kind(kind).aggregation == "mean",
     )
     if kind == "angle-matrix":
         changes = {"options": Options(blocks=(2,)), **changes}

@@ -18,17 +18,17 @@ from fedpriv.pipeline.execute import upload_facts
 from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.records import (
     About,
+    Advantage,
     Comparison,
+    ControlResult,
     Estimate,
     FiniteSummary,
     MembershipRecord,
     PropertyRecord,
     Rate,
     Rates,
+    Seconds,
 )
-from fedpriv.scoring.records.inference import Seconds
-from fedpriv.scoring.records.made import Budget
-from fedpriv.scoring.records.reconstruction import Advantage, ControlResult
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 from fedpriv.sources.truth import Pool, Truth
@@ -179,8 +179,7 @@ def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed
 
 def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
     """An attack's record with the fields that a point is made of."""
-    target, value = changed.pop("target", "prototype"), changed.pop("budget", None)
-    budget = None if value is None else Budget(field="iterations", value=value)
+    target = changed.pop("target", "prototype")
     federation = federated(method, seed, accuracy, scalars, **changed)
     shared = {
         "target": target,
@@ -189,15 +188,8 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
         "dataset": federation["run"].dataset,
         "knowledge": ThreatModel(rounds_seen=rounds_seen),
         "seed": seed,
-        "budget": budget,
     }
-    about = but(
-        ABOUT,
-        **shared,
-        upload=upload_facts(target),
-        **federation,
-        options={} if value is None else {"iterations": value},
-    )
+    about = but(ABOUT, **shared, upload=upload_facts(target), **federation)
     above = summary(gain, (gain - 0.5, gain + 0.5), Advantage, share_3db=0.0, best_floor="noise")
     clear = compared(mean=gain, p_value=1e-6 if gain - 0.5 > 0.5 else 0.9)
     record = attacked(clear, **shared, advantage_db=above)

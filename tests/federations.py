@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock
 
 import fedpriv
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import run, run_clients

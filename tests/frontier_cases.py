@@ -5,9 +5,9 @@ from pathlib import Path
 from eval_cases import asked, federated, result
 
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.pages.alike import about_of, over_seeds
 from fedpriv.pages.frontier import frontiers
-from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
+from fedpriv.pages.labels import about_of, over_seeds
+from fedpriv.scoring.reasons import JudgedComparison, Reason, Verdict
 
 
 def judged(measure="images", mean=1.0, *, stands=False, p_value=0.5):

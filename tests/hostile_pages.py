@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import string
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from functools import cache
@@ -12,14 +11,13 @@ from hostile_cases import HOSTILE, Skeleton, Written, cells, plain, steers
 from run_cases import entangled, make_run
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.privacy import Guarantee
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_results
 from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.scoring.records import Labels
-from fedpriv.scoring.records.made import Budget
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import load_attack, load_scores, save_attack
 from fedpriv.util.escape import visible
@@ -54,7 +52,7 @@ def attack(home, seed, **about):
 
 
 def attacks_page(home, names):
-    """Write a report over three attacks, of two uploads and two budgets, and two inferences; return its folder."""
+    """Write a report over three attacks, of two uploads and two numbers of steps, and two inferences; return its folder."""
     n = iter(names)
     method, dataset, name, option = next(n), next(n), next(n), next(n)
     guard = but(
@@ -78,7 +76,7 @@ def attacks_page(home, names):
             home / "a" / f"two-{value}",
             1,
             **{"attack": name, "method": method, "command": "again", "options": {"steps": value}},
-            **{"budget": Budget(field="steps", value=value), **shared, **under},
+            **{**shared, **under},
         )
         for value in (None, 10, 20)
     ]
@@ -140,12 +138,6 @@ def there(names, expected):
     return found
 
 
-def without_slug(link):
-    """The address of a picture, in whose name letters and digits of an attack's name may stand, without these."""
-    assert set(link) <= set(string.ascii_letters + string.digits + "-."), link
-    return link[:9] if link.startswith("budget-") else link
-
-
 def check_pages(made, known, names):
     """The elements and links are those of a page of harmless names, and the text holds each name."""
     for file in (one for one in made if one.endswith(".html")):
@@ -156,7 +148,7 @@ def check_pages(made, known, names):
     for file in (one for one in made if one.endswith(".md")):
         found, expected = Written(made[file]), Written(known[file])
         assert Counter(found.tags) == Counter(expected.tags)
-        assert sorted(map(without_slug, found.links)) == sorted(map(without_slug, expected.links))
+        assert sorted(found.links) == sorted(expected.links)
         assert [name for name in there(names, expected) if plain(name) not in found.text] == []
     for file in (one for one in made if one.endswith(".csv")):
         assert len(cells(made[file])) == len(cells(known[file]))

@@ -10,7 +10,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.summary import RoundLine
 from fedpriv.util.files import write_all
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.message_files import message_bytes
+from fedpriv.wire.messages import message_bytes
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 # Two clients with 10 and 30 test images. Pooled after training: 10/40, 28/40, 36/40.

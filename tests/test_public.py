@@ -247,12 +247,10 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.train(seed=-1), "^seed: .*got -1"),
         (lambda: fedpriv.train(rounds=3, keep=[9]), "^keep: .*from 1 to 3, got 9"),
         (lambda: fedpriv.attack(target="prototype", batch_size=0), "^batch_size: "),
-        (lambda: fedpriv.train(alpha=-1), "^alpha is -1"),
+        (lambda: fedpriv.train(alpha=-1), "^alpha: .*input should be greater than 0, got -1"),
         (lambda: fedpriv.attack(target="entangeld"), "unknown target 'entangeld'"),
         (lambda: fedpriv.attack(target="prototype", targets=0), "targets=0: expected at least 1"),
         (lambda: fedpriv.attack(target="prototype", targets=2.5), "targets=2.5"),
-        (lambda: fedpriv.attack(target="prototype", budget=[3, 3]), r"budget=\[3, 3\]: expected different numbers"),
-        (lambda: fedpriv.attack(target="prototype", budget=[3], iterations=2), "iterations and budget exclude"),
         (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks model"),
         (lambda: fedpriv.attack("x", target="prototype", rounds=2), "run x: the run is trained already; drop rounds"),
         (

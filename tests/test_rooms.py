@@ -40,31 +40,31 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.escape": "characters that mean something in Markdown",
-    "util.memory": "sizes in what torch says when memory runs out",
+    "util.compute": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
 """Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2182,
-    "algebra": 668,
-    "datasets": 1168,
-    "models": 838,
-    "wire": 969,
-    "integrations": 1173,
-    "dp": 816,
-    "federation": 2202,
-    "methods": 3468,
-    "defenses": 2076,
-    "attacks": 12765,
-    "scoring": 6302,
-    "claims": 248,
-    "pages": 4290,
-    "experiment": 5866,
+    "util": 2019,
+    "algebra": 469,
+    "datasets": 1066,
+    "models": 797,
+    "wire": 977,
+    "integrations": 1172,
+    "dp": 680,
+    "federation": 2193,
+    "methods": 3036,
+    "defenses": 1861,
+    "attacks": 12779,
+    "scoring": 5311,
+    "claims": 203,
+    "pages": 3610,
+    "experiment": 5851,
     "cli": 1095,
-    "pipeline": 1286,
-    "sources": 3076,
+    "pipeline": 1242,
+    "sources": 3073,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
@@ -267,7 +267,7 @@ def top_names(tree: ast.Module):
 
 
 def test_foreign_input_is_opened_in_one_place():
-    readers = {"tomllib": {"fedpriv.util.foreign"}, "csv": {"fedpriv.pages.columns"}, "yaml": set()}
+    readers = {"tomllib": {"fedpriv.util.foreign"}, "csv": {"fedpriv.pages.page"}, "yaml": set()}
     for library, allowed in readers.items():
         users = {module for module in trees() for name, _, _ in imported(module) if name == library}
         assert users == allowed, library
@@ -278,5 +278,5 @@ def test_foreign_input_is_opened_in_one_place():
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) in ("Image.open", "torch.load", "np.loadtxt", "np.fromfile")
     }
-    installed = {"fedpriv.datasets.sources.embedded"}  # scikit-learn's own digits
-    assert opening == {"fedpriv.datasets.sources.image_files"} | installed
+    installed = {"fedpriv.datasets.sources"}  # scikit-learn's own digits
+    assert opening == {"fedpriv.datasets.image_files"} | installed

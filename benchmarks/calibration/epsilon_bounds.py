@@ -16,10 +16,10 @@ import numpy as np
 from rates import Rate, counted, parser, table
 from scipy.optimize import brentq
 
-from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
+from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
 from fedpriv.dp.verdict import Design, audit_scores, word
-from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy
+from fedpriv.scoring.records import AuditWord, ClaimedPrivacy
 
 Estimate = Callable[[Scores, Coins, float, float], float]
 """(scores, coins, alpha, delta) -> lower bound on epsilon."""

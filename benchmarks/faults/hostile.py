@@ -48,7 +48,7 @@ FOREIGN = ("foreign", "images", "file.txt", "flags.toml", "study.toml", "bad.tom
 ODD = """
     - -- -1 --out = a= =b a=b=c a=b,c=d , ,, a,b,, : a: :b nan NaN inf -inf 1e400 1e-400 0x10 1_000 １２ ٣ ½ true null None
     [] {} ü 名前 🙂 ../.. /proc . .. ~ ~nobody %s%n {0} $(id) `id` ' " \\ <script> * json:loads nothing:here math:pi
-    builtins:len fedpriv.methods.fedre:FedRE a.b.c:d.e
+    builtins:len fedpriv.methods.server_head:FedRE a.b.c:d.e
 """
 HOSTILE = (
     *ODD.split(),

@@ -39,8 +39,8 @@ def normalised_draws(
 ) -> Tensor:
     """Draw weights ``(size,)`` float32 that sum to one.
 
-    The paper draws from U(0, 1), N(0, 1) or Laplace(0, 1) and does not say what becomes of negative draws: ``absolute``
-    takes magnitudes; ``signed`` divides the raw draws by their sum, and draws again while that is nearly zero.
+    The paper does not say what becomes of negative draws: ``absolute`` takes magnitudes; ``signed`` divides the raw
+    draws by their sum, and draws again while that is nearly zero.
     """
     while True:
         if distribution == "uniform":

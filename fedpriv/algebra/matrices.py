@@ -1,4 +1,4 @@
-"""Matrices: diagonal blocks, similarity of representations (kernels, alignment, Procrustes), and the simplex.
+"""Matrices: diagonal blocks, similarity of representations (kernels and their alignment), and the simplex.
 
 Sources: for diagonal blocks, Yi, Yu, Wang, Liu, Li (FedRAL), equation 6; for kernels and their alignment, Kornblith,
 Norouzi, Lee, Hinton, ICML 2019, section 3, as used by FedHeNN (Makhija, Han, Ho, Ghosh, ICML 2022, section 3.4), whose
@@ -23,8 +23,6 @@ SMALLEST = 1e-12
 """Stands for a vanishing norm: constant representations have alignment 0 and distance 2 rather than NaN."""
 
 SIMPLEX_STEPS = 300
-
-# ---------------------------------------------------------------- diagonal blocks
 
 
 def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
@@ -70,9 +68,6 @@ def check_divides(n_blocks: int, width: int) -> None:
         )
 
 
-# ---------------------------------------------------------------- similarity of representations
-
-
 def linear_kernel(features: Tensor) -> Tensor:
     """Return the inner products A A^T ``(L, L)`` of representations ``(L, d)``."""
     return features @ features.T
@@ -109,30 +104,6 @@ def alignment(values: Tensor, other: Tensor) -> Tensor:
     right = right / right.detach().abs().max().clamp(min=SMALLEST)
     norms = (left.square().sum() * right.square().sum()).clamp(min=SMALLEST)
     return (left * right).sum() / norms.sqrt()
-
-
-def procrustes_distance(moving: Tensor, fixed: Tensor) -> Tensor:
-    """Return min over orthogonal Q of ||A - B Q||_F^2 = 2 - 2 ||A^T B||_*, in [0, 2], A and B being :func:`prepared`.
-
-    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. Gradients flow through ``moving`` ``(L, d)`` alone; ``fixed``
-    has the representations of the same inputs.
-    """
-    item, other = prepared(moving), prepared(fixed.detach())
-    if len(other) < other.shape[1]:
-        # With B^T = Q R the singular values of A^T B are those of A^T R^T, which has L columns only.
-        other = torch.linalg.qr(other.T).R.T
-    distance: Tensor = 2 - 2 * torch.linalg.svdvals(item.T @ other).sum()
-    return distance
-
-
-def prepared(features: Tensor) -> Tensor:
-    """Return representations ``(L, d)`` with columns of mean zero and Frobenius norm one."""
-    shifted = features - features.mean(0)
-    made: Tensor = shifted / torch.linalg.vector_norm(shifted).clamp(min=SMALLEST)
-    return made
-
-
-# ---------------------------------------------------------------- the probability simplex
 
 
 def nearest_distribution(values: Tensor) -> Tensor:

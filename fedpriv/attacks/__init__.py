@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import Registry
+from fedpriv.wire import PAYLOADS
 
 ATTACKS = Registry(
     "attack",
@@ -69,6 +72,21 @@ def _only_by_name(attack: Any, target: str) -> bool:
 def is_attacked(target: str) -> bool:
     """True if an attack is on a kind of payload. Loads attacks only until there is one."""
     return any(target in targets_of(name) for name in ATTACKS)
+
+
+TARGETS = (
+    *("representation", "prototype", "entangled", "angle-matrix", "logits", "kernel", "public-logits", "label-counts"),
+    *("model", "small-model", "classifier", "extractor", "low-rank-model"),
+)
+"""Kinds of payload of this package that are attacked, or that tell all in clear."""
+
+
+def refuse_unknown_target(target: object) -> None:
+    """Refuse what is no kind of payload; imports no torch."""
+    declared = getattr(sys.modules.get("fedpriv.wire.payload"), "DECLARED", {})
+    if not isinstance(target, str) or (target not in PAYLOADS and target not in declared):
+        others = {*PAYLOADS, *declared} - set(PAYLOADS.builtins)
+        raise unknown_name("target", target, {*TARGETS, *others})
 
 
 def target_names() -> tuple[str, ...]:

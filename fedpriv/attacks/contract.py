@@ -28,9 +28,9 @@ from fedpriv.attacks.observation import (
     Unit,
 )
 from fedpriv.attacks.trained import Trained
+from fedpriv.util.compute import Numerics
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT
-from fedpriv.util.numerics import Numerics
+from fedpriv.util.parallel import SILENT
 from fedpriv.wire.kinds import Kinds
 
 CPU = torch.device("cpu")

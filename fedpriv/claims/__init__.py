@@ -29,27 +29,16 @@ SCALES = ("smoke", "cpu", "paper")
 
 @dataclass(frozen=True)
 class Measure:
-    """The quantity of a value.
+    """The quantity of a value."""
 
-    Attributes:
-        what: ``accuracy``, the mean over clients; ``rounds`` until it is reached; scalars or bytes of a round that go up
-            (``upload``), down (``broadcast``) or both ways (``both``), as papers count;
-            ``psnr_db``, ``mse_255`` or ``ssim`` of reconstructed images.
-        moment: of accuracies: when in a round.
-        when: of accuracies: after the last round, or the highest of any round.
-        reach: of rounds: the accuracy, in [0, 1].
-        per: of traffic: all clients together, or the mean over clients.
-        every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
-        bytes: of traffic: bytes in place of scalars.
-    """
-
+    # Accuracy: the mean over clients; rounds until it is reached; scalars or bytes of a round that go up, down or both ways.
     what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
-    moment: Literal["after_training", "after_broadcast"] = "after_training"
-    when: Literal["final", "best"] = "final"
-    reach: float | None = None
-    per: Literal["all clients", "client"] = "all clients"
-    every: float = 1.0
-    bytes: bool = False
+    moment: Literal["after_training", "after_broadcast"] = "after_training"  # of accuracies: when in a round
+    when: Literal["final", "best"] = "final"  # of accuracies: after the last round, or the highest of any
+    reach: float | None = None  # of rounds: the accuracy, in [0, 1]
+    per: Literal["all clients", "client"] = "all clients"  # of traffic, or the mean over clients
+    every: float = 1.0  # own units in one unit of the values: 0.01 for percent, 1000 for thousands
+    bytes: bool = False  # of traffic: bytes in place of scalars
 
 
 @dataclass(frozen=True)
@@ -95,25 +84,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Statement:
-    """An order of values that the paper concludes something from, and that any scale can test.
+    """An order of values that the paper concludes something from, and that any scale can test."""
 
-    Attributes:
-        text: in one sentence.
-        better: name of the row, or of the column, that is ahead.
-        than: names of those behind; empty for all others.
-        along: whether these are rows or columns.
-        within: names on the other axis where it is said to hold; empty for all.
-        least: by how much at least, in the unit of the values; less is no effect.
-        order: ahead is ``above``, or ``below`` where less is better.
-    """
-
-    text: str
-    better: str
-    than: tuple[str, ...] = ()
-    along: Axis = "rows"
-    within: tuple[str, ...] = ()
-    least: float = 0.0
-    order: Literal["above", "below"] = "above"
+    text: str  # in one sentence
+    better: str  # name of the row, or of the column, that is ahead
+    than: tuple[str, ...] = ()  # names of those behind; empty for all others
+    along: Axis = "rows"  # whether these are rows or columns
+    within: tuple[str, ...] = ()  # names on the other axis where it is said to hold; empty for all
+    least: float = 0.0  # by how much at least, in the unit of the values; less is no effect
+    order: Literal["above", "below"] = "above"  # below where less is better
 
 
 @dataclass(frozen=True)
@@ -129,54 +108,30 @@ class ScaledDown:
 
 @dataclass(frozen=True)
 class Claim:
-    """One table, figure or statement of a paper.
-
-    Attributes:
-        quantity: what it is about.
-        title: in a few words.
-        paper: title of the paper.
-        where: table, figure or section.
-        unit: of the values.
-        digits: decimals printed.
-        measure: what the values are of.
-        columns, rows: the values, and how each was made.
-        statements: what the paper concludes.
-        known, unknown: of how they were made; one sentence each.
-        tolerance: how far a measured value may lie from the printed one, in its unit, where the paper's setting is run; of
-            counts half of the last digit printed is meant by 0.
-        tolerance_because: why that far.
-        setting: of training, for all cells.
-        sizes: for counting, for all cells.
-        study: of an attacked claim: keys of a study such as ``attacks``, ``targets``, ``knowledge``.
-        seeds: of the runs, as many as the paper made.
-        scales: smaller ones, by name.
-        dash: a value that is missing was not reached (``failed``, so that statements pass over it), or just not printed.
-        remarks: ``ROW | COLUMN`` -> what is odd about that value, one sentence.
-        reading: what follows from the floors, or empty.
-    """
+    """One table, figure or statement of a paper."""
 
     quantity: Quantity
     title: str
     paper: str
-    where: str
-    unit: str
-    digits: int
+    where: str  # table, figure or section
+    unit: str  # of the values
+    digits: int  # decimals printed
     measure: Measure
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    known: tuple[str, ...]
+    rows: tuple[Row, ...]  # how each was made
+    known: tuple[str, ...]  # of how they were made; one sentence each
     unknown: tuple[str, ...]
-    statements: tuple[Statement, ...] = ()
-    tolerance: float = 0.0
-    tolerance_because: str = ""
-    setting: Table = field(default_factory=dict)
-    sizes: Table = field(default_factory=dict)
-    study: Table = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0,)
-    scales: Mapping[str, ScaledDown] = field(default_factory=dict)
-    dash: Literal["failed", "not printed"] = "failed"
-    remarks: Mapping[str, str] = field(default_factory=dict)
-    reading: str = ""
+    statements: tuple[Statement, ...] = ()  # what the paper concludes
+    tolerance: float = 0.0  # of a measured value where the paper's setting is run; 0, of counts: half a digit
+    tolerance_because: str = ""  # why that far
+    setting: Table = field(default_factory=dict)  # of training, for all cells
+    sizes: Table = field(default_factory=dict)  # for counting, for all cells
+    study: Table = field(default_factory=dict)  # of an attacked claim: keys of a study such as ``attacks``
+    seeds: tuple[int, ...] = (0,)  # of the runs, as many as the paper made
+    scales: Mapping[str, ScaledDown] = field(default_factory=dict)  # smaller ones, by name
+    dash: Literal["failed", "not printed"] = "failed"  # a missing value: statements pass over failures
+    remarks: Mapping[str, str] = field(default_factory=dict)  # ``ROW | COLUMN`` -> what is odd about that value
+    reading: str = ""  # what follows from the floors, or empty
 
     @property
     def counted(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 import fedpriv
+from fedpriv.attacks import refuse_unknown_target
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
 from fedpriv.util.escape import command_line
@@ -16,11 +17,12 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
-    from fedpriv.scoring.records import ReconstructionRecord, Verdict
+    from fedpriv.scoring.reasons import Verdict
+    from fedpriv.scoring.records import ReconstructionRecord
 
 
 @click.command()
-@flags_of("attacking:attack", single=("budget", "reach"))
+@flags_of("attacking:attack", single=("reach",))
 @click.option("--verbose", is_flag=True, help="A paragraph on each attack.")
 @common.common_options
 def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
@@ -30,6 +32,7 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
     given, it takes quick settings of the target instead of the usual ones, and prints them. Uploads of trained weights
     are then attacked at several settings of local work (--reach).
     """
+    refuse_unknown_target(target)
     folder = out or numbered(Path("results") / target)
     again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
@@ -78,7 +81,6 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
         },
         "verdicts": {name: _verdict(verdict) for name, verdict in result.verdicts.items()},
         "findings": [{"upload": finding.name, "finding": finding.short} for finding in result.findings],
-        "reach": list(result.reach),
     }
 
 
@@ -102,8 +104,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
     """Print a table for each threat model, strongest attack first."""
-    from fedpriv.pages.labels import differing
-    from fedpriv.scoring.ranking import strongest_first
+    from fedpriv.pages.labels import differing, strongest_first
 
     rankings = strongest_first(list(results.items()), lambda item: item[1])
     cards = differing([members[0][1].knowledge for members in rankings])
@@ -113,13 +114,12 @@ def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mappin
 
 
 def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.scoring.ranking import title
     from fedpriv.scoring.verdict import BADGES
 
     gain = record.advantage_db
     interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
     return {
-        "attack": title(record),
+        "attack": record.title,
         "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
         "baseline": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",

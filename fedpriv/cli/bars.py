@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedpriv.util.escape import one_line
-from fedpriv.util.listener import Report
+from fedpriv.util.parallel import Report
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -18,7 +18,7 @@ import rich_click as click
 from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
-from fedpriv.util.listener import Listener, Report
+from fedpriv.util.parallel import Listener, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 

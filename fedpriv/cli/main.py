@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import rich_click as click
 
 from fedpriv import __version__
+from fedpriv.util.compute import ran_out
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.util.memory import ran_out
 
 COMMANDS: dict[str, str] = {
     "train": "train:train",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import rich_click as click
 
-from fedpriv.util.docstrings import marked
+from fedpriv.util.escape import marked
 
 F = TypeVar("F", bound=Callable[..., Any])
 

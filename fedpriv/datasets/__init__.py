@@ -17,15 +17,15 @@ __all__ = ["DATASETS", "SourceOptions", "load_dataset"]
 DATASETS = Registry(
     "data set",
     {
-        "fashion": "fedpriv.datasets.sources.embedded:load_fashion",
-        "digits": "fedpriv.datasets.sources.embedded:load_digits",
-        "plane": "fedpriv.datasets.sources.embedded:load_plane",
-        "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
-        "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",
-        "fashion-mnist": "fedpriv.datasets.sources.torchvision_sets:load_fashion_mnist",
-        "mnist": "fedpriv.datasets.sources.torchvision_sets:load_mnist",
-        "tiny-imagenet": "fedpriv.datasets.sources.image_files:load_tiny_imagenet",
-        "folder": "fedpriv.datasets.sources.image_files:load_folder",
+        "fashion": "fedpriv.datasets.sources:load_fashion",
+        "digits": "fedpriv.datasets.sources:load_digits",
+        "plane": "fedpriv.datasets.sources:load_plane",
+        "cifar10": "fedpriv.datasets.sources:load_cifar10",
+        "cifar100": "fedpriv.datasets.sources:load_cifar100",
+        "fashion-mnist": "fedpriv.datasets.sources:load_fashion_mnist",
+        "mnist": "fedpriv.datasets.sources:load_mnist",
+        "tiny-imagenet": "fedpriv.datasets.image_files:load_tiny_imagenet",
+        "folder": "fedpriv.datasets.image_files:load_folder",
     },
     group="fedpriv.datasets",
     contract="fedpriv.util.registry:refuse_no_callable",
@@ -41,8 +41,8 @@ class SourceOptions:
         download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
         image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
         per_class: how many images of each class to keep, the first in stored order of the merged set.
-        seed: the run's, for data that is drawn rather than read.
         channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
+        seed: the run's, for data that is drawn rather than read.
     """
 
     data_dir: Path | None = None
@@ -72,8 +72,7 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
 
     Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
-    from fedpriv.datasets.shaping import keep_first_per_class, shape_images
-    from fedpriv.datasets.types import Dataset
+    from fedpriv.datasets.types import Dataset, keep_first_per_class, shape_images
 
     options = options or SourceOptions()
     dataset: Dataset = DATASETS.load(name)(options)

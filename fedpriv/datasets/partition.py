@@ -1,4 +1,4 @@
-"""Dividing labelled samples among clients.
+"""From a data set to a federation: who holds which images, and which are public or nobody's.
 
 ``dirichlet`` and ``pathological`` follow the random draws of PFLlib (Zhang et al., JMLR 2025) in number and order, so
 that one seed of numpy's legacy generator gives the division behind published tables. Functions take labels ``(n,)``, classes
@@ -10,19 +10,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 
-from fedpriv.util.errors import UserError, shown
+from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.seeds import derive_seed
 
 Random = np.random.RandomState | int
 """A legacy generator of numpy, or the seed of one."""
 
+PARTITIONS = ("dirichlet", "pathological", "iid", "long_tail")
 MAX_SEED = 2**32 - 1
 MAX_DRAWS = 10_000
 PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
 LOW_SHARE, HIGH_SHARE = 0.4, 0.6
 """Between these a holder's share of a class is drawn, before shares are divided by their sum."""
+MOST_OWN = 1000
+"""Images that an attacker owns at most, the same number of each class as far as it goes."""
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """A division of samples among clients.
+
+    Attributes:
+        assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
+            ``random``, for any number of classes and clients.
+        least_per_client: least number of samples of a client, training and test together; None for that of
+            :func:`fedpriv.datasets.partition.least_samples`.
+    """
+
+    name: str = "dirichlet"  # dirichlet, pathological, iid or long_tail
+    alpha: Annotated[float, Gt(0)] = 0.1  # Dirichlet concentration, above 0 (dirichlet, long_tail)
+    classes_per_client: Annotated[int, Ge(1)] = 2  # classes that each client holds (pathological)
+    imbalance: Annotated[float, Ge(1)] = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
+    train_fraction: Annotated[float, Gt(0), Lt(1)] = 0.75  # share of every client's samples that it trains on
+    balanced: bool = False  # equal parts of a class instead of random ones (pathological)
+    assignment: Literal["in_order", "random"] = "in_order"
+    least_per_client: Annotated[int, Ge(1)] | None = None
 
 
 def source_of(rng: Random) -> np.random.RandomState:
@@ -41,7 +70,7 @@ def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) 
 
 def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.ndarray]:
     """Return a random division into parts whose sizes differ by at most one."""
-    check_clients(labels, n_clients)
+    _check_clients(labels, n_clients)
     return [np.asarray(part) for part in np.array_split(source_of(rng).permutation(len(labels)), n_clients)]
 
 
@@ -54,14 +83,9 @@ def dirichlet_partition(
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
     holds at least ``least`` samples (None: :func:`least_samples`).
     """
-    check_clients(labels, n_clients)
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise UserError(
-            f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1", keys=("alpha",)
-        )
+    _check_clients(labels, n_clients)
     wanted = least_samples(len(labels), n_clients) if least is None else least
-    source, by_class = source_of(rng), positions_by_class(labels)
-    best = 0
+    source, by_class, best = source_of(rng), _positions_by_class(labels), 0
     for _ in range(MAX_DRAWS):
         smallest, drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
         if drawn is not None:
@@ -118,45 +142,30 @@ def pathological_partition(
     Classes are given in order, each to the first n_clients * classes_per_client / C clients (rounded up) that still lack
     classes; a class's samples are given in stored order. Its takers get equal parts if ``balanced``; otherwise each but the
     last draws its number uniformly from a tenth of an equal part to an equal part, at least ``least`` / C (None:
-    :func:`least_samples`); the last gets the rest.
-
-    Numbers that do not come out even, where PFLlib leaves clients short of classes, are refused.
+    :func:`least_samples`); the last gets the rest. Numbers that do not come out even are refused.
     """
-    check_clients(labels, n_clients)
-    by_class = positions_by_class(labels)
-    check_classes_per_client(classes_per_client, len(by_class))
+    _check_clients(labels, n_clients)
+    by_class = _positions_by_class(labels)
     takers_per_class = _takers_per_class(n_clients, classes_per_client, len(by_class))
     source = source_of(rng)
     lowest = (least_samples(len(labels), n_clients) if least is None else least) / len(by_class)
     parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
     for number, positions in enumerate(by_class):
         takers = [client for client in range(n_clients) if len(parts[client]) < classes_per_client][:takers_per_class]
-        sizes = _sizes(len(positions), len(takers), lowest, balanced, source, number)
+        high = int(len(positions) / len(takers))
+        low = high if balanced else int(max(len(positions) / len(takers) / 10, lowest))
+        if len(takers) > 1 and (high < 1 or (low >= high and not balanced)):
+            raise _too_few(number, len(positions), len(takers))
+        others = len(takers) - 1
+        sizes = [high] * others if balanced or not others else source.randint(low, high, others).tolist()
         for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
             parts[client].append(part)
     return [np.concatenate(part) for part in parts]
 
 
-def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: np.random.RandomState, number: int) -> list[int]:
-    """Return the numbers of a class's ``n`` samples that each taker but the last gets."""
-    if takers == 1:
-        return []
-    high = int(n / takers)
-    low = high if balanced else int(max(n / takers / 10, lowest))
-    if high < 1 or (low >= high and not balanced):
-        raise UserError(
-            f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client",
-            keys=("clients",),
-        )
-    return [high] * (takers - 1) if balanced else source.randint(low, high, takers - 1).tolist()
-
-
 def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
-    """Return the number of clients that share a class.
-
-    The same clients take classes until they have all theirs, then the next ones do: groups of so many clients with
-    ``classes_per_client`` classes each must take all classes.
-    """
+    """Return the number of clients that share a class: groups of so many clients must take all classes."""
+    _check_classes(classes_per_client, n_classes)
     takers = -(-n_clients * classes_per_client // n_classes)
     if -(-n_clients // takers) * classes_per_client == n_classes:
         return takers
@@ -183,7 +192,7 @@ def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng:
     >>> assign_classes(2, 2, 4, 0).tolist()
     [[2, 3], [0, 1]]
     """
-    check_classes_per_client(classes_per_client, n_classes)
+    _check_classes(classes_per_client, n_classes)
     source = source_of(rng)
     holders = np.zeros(n_classes, dtype=np.int64)
     chosen = np.empty((n_clients, classes_per_client), dtype=np.int64)
@@ -204,9 +213,8 @@ def random_classes_partition(
     of FedMRL and FedRAL. A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most
     one if ``balanced``, else in proportion to one draw a holder from U(0.4, 0.6), at least one sample each.
     """
-    check_clients(labels, n_clients)
-    by_class = positions_by_class(labels)
-    source = source_of(rng)
+    _check_clients(labels, n_clients)
+    source, by_class = source_of(rng), _positions_by_class(labels)
     chosen = assign_classes(n_clients, classes_per_client, len(by_class), source)
     parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
     for number, positions in enumerate(by_class):
@@ -214,11 +222,7 @@ def random_classes_partition(
         if not len(holders):
             continue
         if len(positions) < len(holders):
-            raise UserError(
-                f"class {number} has {len(positions)} samples, too few for {len(holders)} clients; use fewer clients or "
-                "classes per client",
-                keys=("clients",),
-            )
+            raise _too_few(number, len(positions), len(holders))
         shuffled = positions[source.permutation(len(positions))]
         if balanced:
             cut = np.array_split(shuffled, len(holders))
@@ -238,14 +242,8 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
     Class c of C keeps floor(n_max * imbalance^(-c / (C - 1))) samples drawn without replacement, n_max the size of the
     largest class, or all it has if that is fewer. ``imbalance`` is at least 1.
     """
-    if not (math.isfinite(imbalance) and imbalance >= 1):
-        raise UserError(
-            f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100", keys=("imbalance",)
-        )
-    check_clients(labels, 1)
-    source, by_class = source_of(rng), positions_by_class(labels)
-    largest = max(map(len, by_class))
-    kept = []
+    source, by_class = source_of(rng), _positions_by_class(labels)
+    largest, kept = max(map(len, by_class)), []
     for number, positions in enumerate(by_class):
         # the small term keeps powers that are whole numbers from falling below them by rounding
         size = math.floor(largest * imbalance ** (-number / max(len(by_class) - 1, 1)) + 1e-9)
@@ -269,10 +267,9 @@ def long_tail_partition(
     least: int | None = None,
 ) -> list[np.ndarray]:
     """Return a Dirichlet division of a long-tailed subset; ``least`` None means :func:`least_samples` of the subset."""
-    check_clients(labels, n_clients)
+    _check_clients(labels, n_clients)
     source = source_of(rng)
     kept = long_tail_subset(labels, imbalance, source)
-    check_clients(kept, n_clients)
     wanted = least_samples(len(kept), n_clients, train_fraction) if least is None else least
     return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, source, wanted)]
 
@@ -285,8 +282,7 @@ def split_train_test(
     One permutation per client in order; its head is the test part and the rest, floor(train_fraction * n) long, the
     training part, as scikit-learn's ``train_test_split(train_size=...)`` does.
     """
-    source = source_of(rng)
-    parts = []
+    source, parts = source_of(rng), []
     for index in index_per_client:
         shuffled = index[source.permutation(len(index))]
         n_test = len(index) - math.floor(train_fraction * len(index))
@@ -294,26 +290,123 @@ def split_train_test(
     return parts
 
 
-def check_classes_per_client(classes_per_client: int, n_classes: int) -> None:
-    """Refuse a number of classes that no client can hold."""
+def _too_few(number: int, samples: int, clients: int) -> UserError:
+    text = (
+        f"class {number} has {samples} samples, too few for {clients} clients; use fewer clients or classes per client"
+    )
+    return UserError(text, keys=("clients",))
+
+
+def _check_classes(classes_per_client: int, n_classes: int) -> None:
     if not 1 <= classes_per_client <= n_classes:
-        raise UserError(
-            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}",
-            keys=("classes_per_client",),
-        )
+        text = f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}"
+        raise UserError(text, keys=("classes_per_client",))
 
 
-def check_clients(labels: np.ndarray, n_clients: int) -> None:
-    """Refuse a number of clients that these samples cannot serve."""
+def _check_clients(labels: np.ndarray, n_clients: int) -> None:
     if n_clients < 1:
         raise UserError(f"number of clients is {n_clients}: it must be at least 1", keys=("clients",))
     if n_clients > len(labels):
-        raise UserError(
-            f"{n_clients} clients cannot share {len(labels)} samples; use at most {len(labels)} clients",
-            keys=("clients",),
-        )
+        text = f"{n_clients} clients cannot share {len(labels)} samples; use at most {len(labels)} clients"
+        raise UserError(text, keys=("clients",))
 
 
-def positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
+def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the ascending positions of every class 0..C-1, C being the largest label plus one."""
     return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+
+
+def drawn_by_class(options: PartitionOptions) -> bool:
+    """True for a division that shuffles the images of every class, so that chance alone decides who holds which."""
+    in_order = options.name == "pathological" and options.assignment == "in_order"
+    return options.name in PARTITIONS and not in_order
+
+
+def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
+    """Return the positions of every client's samples by the partition that the options name."""
+    least, alpha, per_client = options.least_per_client, options.alpha, options.classes_per_client
+    if options.name == "iid":
+        return iid_partition(labels, n_clients, rng)
+    if options.name == "long_tail":
+        return long_tail_partition(labels, n_clients, options.imbalance, alpha, rng, options.train_fraction, least)
+    if options.name == "pathological" and options.assignment == "random":
+        return random_classes_partition(labels, n_clients, per_client, rng, options.balanced)
+    if least is None and n_clients >= 1:  # fewer are refused anyway
+        least = least_samples(len(labels), n_clients, options.train_fraction)
+    if options.name == "dirichlet":
+        return dirichlet_partition(labels, n_clients, alpha, rng, least)
+    if options.name == "pathological":
+        return pathological_partition(labels, n_clients, per_client, rng, options.balanced, least)
+    raise unknown_name("partition", options.name, PARTITIONS)
+
+
+def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
+    """Divide a data set among clients and every client's share into training and test part.
+
+    One legacy numpy generator seeded with ``seed`` makes the division and then the splits, so that divisions equal
+    those of PFLlib with the same seed.
+    """
+    rng = source_of(seed)
+    shares = _divide(dataset.samples.labels.numpy(), n_clients, options, rng)
+    smallest, least = min(map(len, shares)), options.least_per_client
+    if least is not None and smallest < least:
+        raise UserError(
+            f"the least client of this {options.name} division holds {smallest} samples, fewer than "
+            f"least_per_client={shown(least)}; use least_per_client={shown(smallest)} or fewer clients",
+            keys=("least_per_client",),
+        )
+    clients = tuple(ClientData(*parts) for parts in split_train_test(shares, options.train_fraction, rng))
+    for number, client in enumerate(clients):
+        train, test = len(client.train_index), len(client.test_index)
+        if not train or not test:
+            raise UserError(
+                f"client {number} would hold {train} training and {test} test images, at least 1 of each is needed; use "
+                "fewer clients, more images per class, another train_fraction or a larger least_per_client",
+                keys=("clients",),
+            )
+    return FederatedData(dataset, clients)
+
+
+def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
+    """Set random images aside before anything is divided, independently of the division with the same seed.
+
+    Returns the data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` in [0, 1] with labels.
+    """
+    total = len(dataset.samples)
+    if not 1 <= n_public < total:
+        text = f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}"
+        raise UserError(text, keys=("public",))
+    chosen = np.random.default_rng(derive_seed("public images", seed)).permutation(total)[:n_public]
+    aside = dataset.samples.subset(np.sort(chosen))
+    return dataset.without(chosen), Samples(as_unit(aside.images), aside.labels)
+
+
+def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Auxiliary | None]:
+    """Keep a share of every class from all clients, half of it for an attacker and half for baselines and decoys.
+
+    The share, in [0, 1), is rounded down to whole images, of which the attacker gets the smaller half; the choice is
+    independent of the division with the same seed. Returns the data set without them, in unchanged order, and the images;
+    None where there are fewer than one for each part.
+    """
+    labels = dataset.samples.labels.numpy()
+    rng = np.random.default_rng(derive_seed("strangers", seed))
+    most = max(1, MOST_OWN // dataset.n_classes)
+    group, others = [np.arange(0)], [np.arange(0)]
+    for label in range(dataset.n_classes):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        aside = places[: int(share * len(places))]
+        half = min(len(aside) // 2, most)
+        group.append(aside[:half])
+        others.append(aside[half:])
+    attacker, pool = (dataset.samples.subset(np.sort(np.concatenate(part))) for part in (group, others))
+    if not len(attacker) or not len(pool):
+        return dataset, None
+    rest = dataset.without(np.concatenate([*group, *others]))
+    return rest, Auxiliary(Samples(as_unit(attacker.images), attacker.labels), pool)
+
+
+def class_counts(federated: FederatedData) -> np.ndarray:
+    """Return the number of training images of every client and class, ``(clients, classes)`` int64."""
+    labels = federated.dataset.samples.labels.numpy()
+    n_classes = federated.dataset.n_classes
+    return np.stack([np.bincount(labels[client.train_index], minlength=n_classes) for client in federated.clients])

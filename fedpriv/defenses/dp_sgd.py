@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
-from fedpriv.defenses.shared.signals import facts_in_clear
+from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for, refuse_two_targets
+from fedpriv.defenses.signals import facts_in_clear
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
@@ -34,22 +34,18 @@ _SHUFFLED = "the accounting is for Poisson samples, which shuffled batches of fi
 class DPSGD(Defense):
     """DP-SGD on every client: per-image gradients clipped to an L2 norm, Gaussian noise on their sum, Renyi accounting.
 
-    In every local step each image's gradient, over all trained parameters together, is shortened to ``clip`` = S where it
-    is longer; to the sum is added N(0, (z S)^2) on every entry; the result is divided by the number of images that a
-    batch holds on average. An image's gradient is that of the method's own loss on a batch of that image alone, so the
-    bound holds for every method's loss. A step takes three to eight times as long as a plain one on a CPU.
+    In every local step each image's gradient, that of the method's own loss on a batch of that image alone, over all
+    trained parameters together, is shortened to ``clip`` = S; to the sum is added N(0, (z S)^2) on every entry; the
+    result is divided by the number of images that a batch holds on average. A step takes three to eight times as long
+    as a plain one on a CPU.
 
     Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
-    rounds, for one image more or less in a client's training set, in the L2 norm, for the client with the highest
-    epsilon; an image takes part in a step with probability q = min(1, batch size / n). The server and all other clients
-    may be adversaries. With ``sampling`` = ``batches`` clients keep their shuffled batches of fixed size, and the same
-    figure is an approximation that shuffling does not certify (Chua et al., How Private are DP-SGD Implementations?,
-    ICML 2024); the record says so.
-
-    An upload of the weights inherits the guarantee. Uploads that are computed from the images once more (prototypes,
-    representations, class outputs, label counts) do not: the record then gives no epsilon for the run, only one of
-    the weights. Numbers of images, batch size and steps are taken for public. Noise comes from the run's seed: a
-    simulation of the mechanism, not a deployment of it.
+    rounds, for one image more or less in a client's training set, for the client with the highest epsilon; an image
+    takes part in a step with probability q = min(1, batch size / n). ``batches`` keeps shuffled batches of fixed size,
+    for which the same figure is an approximation that shuffling does not certify (Chua et al., ICML 2024); the record
+    says so. Uploads that are computed from the images once more (prototypes, representations, class outputs, label
+    counts) do not inherit it: the record then gives an epsilon of the weights alone. Numbers of images, batch size and
+    steps are taken for public. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it.
 
     Batch normalisation, through which images see one another, is refused, unless ``norm`` = ``group`` has it replaced
     by group normalisation in all models; the record names that change.

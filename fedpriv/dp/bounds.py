@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
+from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.scoring.intervals import clopper_pearson
 
 Scores = NDArray[np.float64]
@@ -33,16 +33,11 @@ CHOOSING: Final = 1 / 3
 
 
 def one_run_bound(scores: Scores, coins: Coins, alpha: float, delta: float) -> float:
-    """Return the largest epsilon shown by numbers of guesses that are fixed before: all canaries, half of them, and so on.
+    """Return the largest epsilon shown by numbers of guesses that are fixed before: all canaries, half of them, ...
 
-    Half of the guesses are the highest scores, half the lowest; each number is at alpha over their count. Of equal scores
-    those of earlier canaries count as lower, which no coin has a part in.
-
-    Args:
-        scores: ``(m,)`` of canaries, in the order in which coins were tossed.
-        coins: ``(m,)``, whether each is in.
-        alpha: in (0, 1).
-        delta: in [0, 1).
+    Half of the guesses are the highest scores, half the lowest; each number is at alpha over their count. Of equal
+    scores those of earlier canaries count as lower, which no coin has a part in. Scores ``(m,)`` are in the order in
+    which coins ``(m,)`` were tossed; alpha is in (0, 1), delta in [0, 1).
     """
     ordered = coins[np.argsort(scores, kind="stable")]
     rungs = [len(scores) >> n for n in range(64) if len(scores) >> n >= LEAST_GUESSES]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
     from fedpriv.federation.prepared import Federation

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from fedpriv.util.config import mapping, texts
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import given_path
-from fedpriv.util.pairs import mapping, texts
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import EngineChoice, RunConfig

@@ -13,8 +13,8 @@ from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
 from fedpriv.integrations.flower_engine import pack_refusal, pack_result, read_job
 from fedpriv.sources.run import prepare
+from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, plain
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 
 

@@ -38,7 +38,6 @@ def request_of(plans: Sequence[AttackPlan], run: Path | None, config: RunConfig 
         "n_targets",
         "round",
         "rounds_seen",
-        "budgets",
         "control",
         "seed",
         "redact",

@@ -13,8 +13,7 @@ from fedpriv.experiment.result_folders import is_result
 from fedpriv.pipeline.execute import AttackContext, open_run, run_plan
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.sources.run import RunSource
-from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, Relay, number_of_workers, patience_for
+from fedpriv.util.parallel import Listener, Pool, Relay, number_of_workers, patience_for
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Declared

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
-from fedpriv.util.device import pick_device
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.compute import pick_device
+from fedpriv.util.parallel import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.prepared import Federation

@@ -18,7 +18,7 @@ from fedpriv.federation.states import Trace
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_all
 from fedpriv.wire.ledger import entries
-from fedpriv.wire.message_files import message_bytes
+from fedpriv.wire.messages import message_bytes
 from fedpriv.wire.payloads import Message
 
 

@@ -92,7 +92,6 @@ class ProtectionPlan:
     encoded: tuple[str, ...] = ()  # those that decide how uploads are put on the wire
     mixing: tuple[str, ...] = ()  # those that let one image into the gradient of another
     private_gradients: str = ""  # the one that made gradients differentially private, or empty
-    sensitivity_unknown_after: tuple[str, ...] = ()  # those behind which one image's share of an upload is unknown
     false_labels: str = ""  # the one that made label encodings differ from the mixture, or empty
 
 
@@ -107,7 +106,6 @@ class Defense:
     server_view: ClassVar[Literal["each", "sum"]] = "each"  # upload is seen, or their sum over the round's clients
     encodes: ClassVar[bool] = False  # it decides how uploads are put on the wire
     mixes: ClassVar[bool] = False  # it makes one mixture of the rows of an upload
-    keeps_sensitivity: ClassVar[bool] = False  # one image moves a row of what is uploaded by no more than before
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit."""
@@ -115,10 +113,6 @@ class Defense:
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan that the defenses behind this one get."""
         return replace(plan, encoded=(*plan.encoded, self.name)) if self.encodes else plan
-
-    def preserves_sensitivity(self) -> bool:
-        """True if one image moves each row of an upload by no more, and no other row, than without this defense."""
-        return self.keeps_sensitivity or type(self).upload is Defense.upload
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""
@@ -201,9 +195,6 @@ class DefensePipeline:
         """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
         for defense in self.defenses:
             plan = defense.after(plan)
-            if not defense.preserves_sensitivity():
-                unknown = (*plan.sensitivity_unknown_after, defense.name)
-                plan = replace(plan, sensitivity_unknown_after=unknown)
         return plan
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:

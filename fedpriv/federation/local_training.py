@@ -15,8 +15,7 @@ from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Step, Work, plain_step
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
 from fedpriv.federation.states import State, Trace, put
-from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
-from fedpriv.models.split import SplitModel
+from fedpriv.models.split import SplitModel, channels_last, takes_channels_last, weights_channels_last
 from fedpriv.util.seeds import generator, global_seed
 
 

@@ -136,6 +136,7 @@ class Method:
     ``client_step``, accuracy *after broadcast* that of ``apply_broadcast(state, next broadcast)``.
 
     Attributes:
+        about: in one sentence; empty where the first of its module says it.
         apply_broadcast: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
         server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
             next broadcast).
@@ -176,6 +177,7 @@ class Method:
     local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
     non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()
+    about: str = ""
 
 
 def refuse_no_method(name: str, value: object) -> None:

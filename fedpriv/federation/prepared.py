@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.federated import federate, public_split, set_auxiliary_aside
+from fedpriv.datasets.partition import federate, public_split, set_auxiliary_aside
 from fedpriv.datasets.types import Dataset, FederatedData, Samples, as_unit
 from fedpriv.federation.defense import Defense, DefensePipeline, ProtectionPlan
 from fedpriv.federation.local_training import has_batch_norm, steps
@@ -20,9 +20,9 @@ from fedpriv.federation.states import State, on_device
 from fedpriv.models import ImageShape, default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.compute import require
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, blaming, shown
-from fedpriv.util.memory import require
 from fedpriv.util.seeds import generator
 
 

@@ -35,8 +35,8 @@ from fedpriv.util.errors import UserError, WorkError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import Count, count, entries
+from fedpriv.wire.payload import all_finite
 from fedpriv.wire.payloads import Message
-from fedpriv.wire.plain_tensor import all_finite
 
 # ---------------------------------------------------------------- a client's part
 
@@ -147,7 +147,8 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             uploads, traces, failures = _answers(federation, engine, jobs, states, report)
             trained = time.perf_counter()
             ended = _served(federation, standing, uploads, traces)
-            served, counts = time.perf_counter(), {}
+            served = time.perf_counter()
+            counts: Counts = {}
             if round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep:
                 counts = _counts(federation, states, standing, ended)
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}

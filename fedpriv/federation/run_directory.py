@@ -28,12 +28,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
 from fedpriv.util.code import code_flags
-from fedpriv.util.config import parse, plain
+from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
@@ -48,9 +48,8 @@ from fedpriv.util.files import (
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
-from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.ledger import Entry
-from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.messages import load_message, save_message
 from fedpriv.wire.payload import Message
 
 FORMAT = 6

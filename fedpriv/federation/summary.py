@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from fedpriv.federation.answer import Answer
-from fedpriv.util.record import Record
+from fedpriv.util.config import Record
 
 Counts = Mapping[str, Sequence[Sequence[int]]]
 """``[correct, total]`` test images of every client by moment: ``after_training``, ``after_broadcast``, and both with

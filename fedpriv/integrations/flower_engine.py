@@ -30,9 +30,8 @@ from fedpriv.federation.summary import ClientFailure
 from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.wire.message_files import message_blocks, message_of
-from fedpriv.wire.payload import Message
-from fedpriv.wire.plain_tensor import from_array
+from fedpriv.wire.messages import message_blocks, message_of
+from fedpriv.wire.payload import Message, from_array
 
 PAUSE: Final = 0.1
 """Seconds between looks for answers, and for nodes."""
@@ -69,7 +68,7 @@ class FlowerEngine:
 
     Args:
         grid: a ``flwr.serverapp.Grid``.
-        device: where nodes compute, unless they know better: as :func:`fedpriv.util.device.pick_device` takes it.
+        device: where nodes compute, unless they know better: as :func:`fedpriv.util.compute.pick_device` takes it.
         nodes: the first round waits for so many.
         fault: tells of a fault of what is behind the grid; empty while there is none.
         clock: seconds.

@@ -1,38 +1,41 @@
-"""Federated methods, one file each, and the table of their names."""
+"""Federated methods, those that share their parts in one file, and the table of their names."""
 
 from __future__ import annotations
+
+from functools import cache
+from importlib import resources
 
 from fedpriv.util.registry import Registry
 
 METHODS = Registry(
     "method",
     {
-        "local": "fedpriv.methods.local:METHOD",
-        "fedavg": "fedpriv.methods.fedavg:METHOD",
-        "fedallrep": "fedpriv.methods.fedallrep:METHOD",
-        "fedgh": "fedpriv.methods.fedgh:METHOD",
-        "fedproto": "fedpriv.methods.fedproto:METHOD",
-        "fedtgp": "fedpriv.methods.fedtgp:METHOD",
+        "local": "fedpriv.methods.weights:LOCAL",
+        "fedavg": "fedpriv.methods.weights:FEDAVG",
+        "fedallrep": "fedpriv.methods.server_head:FEDALLREP",
+        "fedgh": "fedpriv.methods.server_head:FEDGH",
+        "fedproto": "fedpriv.methods.prototypes:FEDPROTO",
+        "fedtgp": "fedpriv.methods.prototypes:FEDTGP",
         "fpl": "fedpriv.methods.fpl:METHOD",
         "fedhenn": "fedpriv.methods.fedhenn:METHOD",
         "fedhenn-kernel": "fedpriv.methods.fedhenn:KERNEL",
         "fedhenn-homogeneous": "fedpriv.methods.fedhenn:HOMOGENEOUS",
-        "fedre": "fedpriv.methods.fedre:METHOD",
+        "fedre": "fedpriv.methods.server_head:FEDRE",
         "fedmrl": "fedpriv.methods.fedmrl:METHOD",
-        "fml": "fedpriv.methods.fml:METHOD",
-        "lg-fedavg": "fedpriv.methods.lg_fedavg:METHOD",
-        "fedprox": "fedpriv.methods.fedprox:METHOD",
+        "fml": "fedpriv.methods.small_model:FML",
+        "lg-fedavg": "fedpriv.methods.weights:LG_FEDAVG",
+        "fedprox": "fedpriv.methods.weights:FEDPROX",
         "fedrep": "fedpriv.methods.fedrep:METHOD",
         "fedala": "fedpriv.methods.fedala:METHOD",
         "fedavgdbe": "fedpriv.methods.fedavgdbe:METHOD",
         "fedgen": "fedpriv.methods.fedgen:METHOD",
         "fedgen-homogeneous": "fedpriv.methods.fedgen:HOMOGENEOUS",
-        "fd": "fedpriv.methods.fd:METHOD",
-        "fedmd": "fedpriv.methods.fedmd:METHOD",
-        "ds-fl": "fedpriv.methods.ds_fl:METHOD",
+        "fd": "fedpriv.methods.prototypes:FD",
+        "fedmd": "fedpriv.methods.public_outputs:FEDMD",
+        "ds-fl": "fedpriv.methods.public_outputs:DS_FL",
         "fedral": "fedpriv.methods.fedral:METHOD",
         "fedkd": "fedpriv.methods.fedkd:METHOD",
-        "fedapen": "fedpriv.methods.fedapen:METHOD",
+        "fedapen": "fedpriv.methods.small_model:FEDAPEN",
     },
     group="fedpriv.methods",
     contract="fedpriv.federation.method:refuse_no_method",
@@ -43,3 +46,20 @@ METHODS = Registry(
 def default_method(kind: str) -> str | None:
     """Return the method that is trained for an attack on a kind of upload without a run: the first there is."""
     return next((name for name, method in METHODS.load_all().items() if kind in method.uploads), None)
+
+
+@cache
+def references() -> dict[str, str]:
+    """Return the BibTeX entry of the paper behind each method, by the method's name; some have none.
+
+    >>> references()["fedproto"].splitlines()[0]
+    '@inproceedings{tan2022fedproto,'
+    """
+    text = resources.files("fedpriv.methods").joinpath("references.bib").read_text(encoding="utf-8")
+    texts: dict[str, str] = {}
+    for entry in text.strip().split("\n\n"):
+        for line in entry.splitlines():
+            field, _, value = line.partition("=")
+            if field.strip() == "keywords":
+                texts |= dict.fromkeys(value.strip(" {},").split(", "), entry)
+    return texts

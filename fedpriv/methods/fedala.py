@@ -6,16 +6,13 @@ its own, the others are overwritten:
 
     w = w_local + (w_global - w_local) * W,    W in [0, 1] of the shape of w, at first 1,
 
-and before it trains, a client learns W on a random contiguous part (80 %) of its training samples by
+and at the beginning of its step, on a random contiguous part (80 %) of its training samples, a client learns
 
     W <- clip(W - eta * dCE/dw * (w_global - w_local), 0, 1),
 
-one step a batch: the first time for passes until the standard deviation of the last ten passes' mean losses is
-below 0.1 (``first_passes`` bounds them), later for one pass. Where global and local tensors are equal, as in the
-first round, there is nothing to learn.
-
-W is learned in evaluation mode; the loss of a pass is its mean over batches (PFLlib takes the last batch's). W is learned at
-the beginning of a client's step, so accuracy *after broadcast* is that of a merge with the W of the client's step before.
+one step a batch, in evaluation mode: the first time for passes until the standard deviation of the last ten passes' mean
+losses is below 0.1 (``first_passes`` bounds them), later for one pass; nothing where global and local tensors are equal.
+Accuracy *after broadcast* is that of a merge with the W of the client's step before.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
-from fedpriv.methods import fedavg
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
@@ -162,7 +158,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 METHOD = replace(
-    fedavg.METHOD,
+    weights.FEDAVG,
     name="fedala",
     source="Zhang et al., AAAI 2023",
     options=Options,

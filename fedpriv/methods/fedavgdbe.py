@@ -3,16 +3,14 @@
 Source: Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation
 Space, NeurIPS 2023, algorithm 1. Two things are added to FedAvg:
 
-- a private vector c_k ``(d,)``, at first 0 and trained with the model, is added to representations before the head,
-  in training and in prediction: logits = head(r + c_k);
+- a private vector c_k ``(d,)``, at first 0 and trained with the model: logits = head(r + c_k);
 - the loss gains kappa * mean over features of (m - g)^2 / 2, where m <- (1 - momentum) m + momentum * (batch mean
-  of r) starts from 0 every round and passes gradients through the current batch only, and g is the global mean
-  representation, g = sum_k n_k m_k / sum_k n_k.
+  of r) starts from 0 every round and passes gradients through the current batch only, and g = sum_k n_k m_k / sum_k n_k.
 
-The paper finds g in a pass over all clients before the federation. Here that pass is each client's first round: the first
-upload of a client carries its m, and the server broadcasts g from the second round on. (A client whose images fill no batch
-sends the mean of its representations.) A client's c_k is trained, and its loss has the second term, from its second round
-on. PFLlib's kappa defaults to 0; the paper tunes it for each data set, to about 50 on some, the default here.
+The paper finds g in a pass over all clients before the federation. Here that pass is each client's first round: its first
+upload carries its m (the mean of its representations where its images fill no batch), and the server broadcasts g from the
+second round on; c_k is trained, and the loss has the second term, from a client's second round on. PFLlib's kappa defaults
+to 0; the paper tunes it for each data set, to about 50 on some, the default here.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods import fedavg
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
 from fedpriv.wire.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
@@ -129,7 +126,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 METHOD = replace(
-    fedavg.METHOD,
+    weights.FEDAVG,
     name="fedavgdbe",
     source="Zhang et al., NeurIPS 2023",
     options=Options,

@@ -1,7 +1,9 @@
 """FedHeNN: train towards a reference kernel K_ref of public images, which the server samples anew every round.
 
-Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022. See
-:mod:`fedpriv.methods.shared.alignment` for the term. Three methods differ in where the reference comes from:
+Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022. A client
+minimises cross-entropy + eta (1 - CKA(K_i, K_ref)), K_i the kernel (linear or RBF, table 3) of its representations of
+the round's public images, in every local batch, over all of them or a random part. The paper leaves the distance
+undefined; here it is 1 - CKA. K_ref is constant; eta = eta0 f(t) reaches clients with the broadcast.
 
 - ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture: they upload whole models. The server keeps every
   client's newest weights: K_ref = sum_j K_j / N over all N clients. Nothing is averaged but kernels.
@@ -10,26 +12,148 @@ Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Ne
 - ``fedhenn-kernel``, a variant of ours in which the server never holds a client's model: clients upload the kernel K_i of
   their trained model. The reference of a round is about the images of the round before, the mean over that round's clients.
   A broadcast carries, in this order, the L images of the reference kernel (none in the first round) and L new ones.
+
+Representations of public images depend on learnable parameters alone: batch normalisation takes the statistics of the
+public images themselves, and dropout is off. So the server, which receives learnable parameters only, computes what the
+client does.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from fedpriv.algebra.matrices import KernelName, alignment, kernel
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
-from fedpriv.methods import fedavg
-from fedpriv.methods.shared import alignment, weights
-from fedpriv.methods.shared.alignment import Options, aligned_loss, coefficient, public_kernel, sample_images
+from fedpriv.methods import weights
+from fedpriv.methods.weights import LOCAL
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Kernel, Message, Model, PublicImages, PublicLoss, find_payload, get_payload
+from fedpriv.models.split import SplitModel
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import FederationSizes, Scalars
+from fedpriv.wire.payloads import (
+    Coefficient,
+    Kernel,
+    Message,
+    Model,
+    PublicImages,
+    PublicLoss,
+    find_payload,
+    get_payload,
+)
+
+LEAST_IMAGES = 4
+"""Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedHeNN.
+
+    Attributes:
+        weight: eta0, the weight of the alignment term; 0 gives local training (FedAvg for the homogeneous variant).
+            The paper's is 0.001 for images.
+        schedule: f(t) in round t of T: ``constant`` 1, or ``linear`` t / T. The paper says that f grows, not how.
+        kernel: ``linear`` or ``rbf``.
+        rbf_scale: width of the RBF kernel as a multiple of the median distance.
+        rad_size: public images in a round, L; all of them where the server has fewer. The paper's is 5000.
+        rad_batch: how many of them, drawn at random, each local batch is aligned on; None for all.
+    """
+
+    weight: Annotated[float, Ge(0)] = 0.001
+    schedule: Literal["constant", "linear"] = "linear"
+    kernel: KernelName = "linear"
+    rbf_scale: Annotated[float, Gt(0)] = 0.5
+    rad_size: Annotated[int, Ge(LEAST_IMAGES)] = 32
+    rad_batch: Annotated[int, Ge(LEAST_IMAGES)] | None = None
+
+
+def coefficient(setup: ServerSetup, round_: int) -> Coefficient:
+    """Return eta = eta0 f(t) of round t = 1..T, to be broadcast."""
+    weight = setup.options.weight
+    eta = weight * round_ / setup.rounds if setup.options.schedule == "linear" else weight
+    return Coefficient(torch.tensor([eta], device=setup.device))
+
+
+def sample_images(setup: ServerSetup, rng: torch.Generator) -> Tensor:
+    """Sample a round's RAD ``(L, c, h, w)`` from the server's public images, without replacement."""
+    n_public = 0 if setup.public is None else len(setup.public)
+    if setup.public is None or n_public < LEAST_IMAGES:
+        raise UserError(
+            f"FedHeNN aligns representations of public images and found {n_public}; "
+            f"set at least {LEAST_IMAGES} aside with public N"
+        )
+    chosen = torch.randperm(n_public, generator=rng)[: setup.options.rad_size]
+    return setup.public[chosen.to(setup.public.device)]
+
+
+@contextlib.contextmanager
+def own_statistics(module: nn.Module) -> Iterator[None]:
+    """Evaluate a module with batch normalisation over the batch at hand, its running statistics left alone."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    tracked = [layer.track_running_stats for layer in norms]
+    module.eval()
+    for layer in norms:
+        layer.training, layer.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for layer, value in zip(norms, tracked, strict=True):
+            layer.track_running_stats = value
+        for layer_, training in modes:
+            layer_.training = training
+
+
+def public_kernel(model: SplitModel, images: Tensor, options: Options) -> Tensor:
+    """Return the kernel ``(L, L)`` of a model's representations of public images ``(L, c, h, w)`` in [0, 1]."""
+    with own_statistics(model):
+        return kernel(model.represent(images), options.kernel, options.rbf_scale)
+
+
+def aligned_loss(
+    setup: ClientSetup, broadcast: Message, images: Tensor, reference: Tensor, rng: torch.Generator
+) -> Loss:
+    """Return cross-entropy + eta (1 - CKA) of ``setup.model`` with a reference ``(L, L)`` on images ``(L, c, h, w)``."""
+    model, options = setup.model, setup.options
+    weight = float(get_payload(broadcast, Coefficient).value)
+    if weight == 0:
+        return classification_loss(model)
+
+    def loss(batch: Tensor, labels: Tensor) -> Tensor:
+        some, target = images, reference
+        if options.rad_batch is not None and options.rad_batch < len(images):
+            index = torch.randperm(len(images), generator=rng)[: options.rad_batch].to(images.device)
+            some, target = images[index], reference[index][:, index]
+        distance = 1 - alignment(public_kernel(model, some, options), target)
+        return cross_entropy(model(batch), labels) + weight * distance
+
+    return loss
+
+
+def sizes(facts: FederationSizes, images: int = 1) -> Scalars:
+    """Return L x L kernels, and public images for every client: ``images`` times L of them, L as many as there are."""
+    n_images = min(facts.options.rad_size, int(facts.need("public")))
+    pixels = math.prod(facts.need("blueprint", "models").image_shape)
+    kernels = facts.clients * n_images**2
+    return {
+        ("upload", "kernel.matrix"): kernels,
+        ("broadcast", "kernel.matrix"): kernels,
+        ("broadcast", "public-images.images"): facts.clients * images * n_images * pixels,
+    }
+
 
 ROUND, IMAGES = "round", "images"
 FIRST = {ROUND: torch.tensor([1])}
@@ -101,20 +225,18 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return state, broadcast(setup, state, rng)
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedhenn",
     source="Makhija et al., ICML 2022",
     options=Options,
     uploads=("model",),
     broadcasts=("public-images", "kernel", "coefficient"),
     start=start,
-    init=weights.init,
-    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
     server_step=server_step,
-    predict=weights.predict,
     needs_public=True,
-    sizes=alignment.sizes,
+    sizes=sizes,
     public_loss=lambda options, round_: PublicLoss(besides=_TERM if options.weight else ""),
 )
 
@@ -144,7 +266,7 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
 
 
 HOMOGENEOUS = replace(
-    fedavg.METHOD,
+    weights.FEDAVG,
     name="fedhenn-homogeneous",
     source="Makhija et al., ICML 2022",
     options=Options,
@@ -153,7 +275,7 @@ HOMOGENEOUS = replace(
     client_step=train_averaged,
     server_step=average,
     needs_public=True,
-    sizes=alignment.sizes,
+    sizes=sizes,
     # The gradient of the term is zero where a round begins.
     public_loss=lambda options, round_: PublicLoss(later=_TERM if options.weight else ""),
 )
@@ -197,7 +319,7 @@ KERNEL = replace(
     start=start_kernels,
     client_step=train_and_compare,
     server_step=average_kernels,
-    sizes=partial(alignment.sizes, images=2),
+    sizes=partial(sizes, images=2),
     linear_aggregation=True,
     public_loss=lambda options, round_: PublicLoss(),
 )

@@ -7,20 +7,21 @@ and r_s, and a private bridge W, d x d:
     loss_mentor = CE_m + [KL(p_s || p_m) + MSE(r_m, W r_s)] / D
     loss_mentee = CE_s + [KL(p_m || p_s) + MSE(r_m, W r_s)] / D
 
-The teacher of each loss, and D, are held constant; KL is the mean over the batch, and W learns from the mentee's loss. The
-gradient of mentor, mentee and bridge is clipped to a norm each, and D is kept above 0.001, because 1 / D grows without bound
-as a client comes to fit its data.
+The teacher of each loss, and D, are constant, and W learns from the mentee's loss. The gradient of mentor, mentee and bridge
+is clipped to a norm each, and D is kept above 0.001, because 1 / D grows without bound as a client comes to fit its data.
 
 Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.algebra.low_rank`). The
 share of energy kept in round i of 0..R-1 is T_start + i / R (T_end - T_start), announced with every broadcast. The server
-recovers the mentees, takes the plain mean, and compresses it at the share of the round. The mentor predicts. The paper
-factorises updates; here, as in HtFLlib, it is the parameters themselves, so that a client may miss a round.
+takes the plain mean of the recovered mentees, and compresses it. The mentor predicts. The paper factorises updates; here,
+as in HtFLlib, it is the parameters themselves, so that a client may miss a round.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt, Le
@@ -29,11 +30,11 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
-from fedpriv.methods.shared import small_model, weights
-from fedpriv.methods.shared.mutual import clip_each, divergence
-from fedpriv.models.build import build_model
+from fedpriv.methods import small_model, weights
+from fedpriv.methods.small_model import divergence
+from fedpriv.methods.weights import LOCAL
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 
@@ -66,10 +67,39 @@ def bridge(width: int, seed: int) -> nn.Linear:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial mentor and bridge, and buffers for the mentee, which arrives with every broadcast."""
-    seed = weights.draw_seed(rng)
-    mentee = small_model.initial_small(small_model.shared_small(setup.blueprint, setup.options), seed)
+    seed, small = weights.draw_seed(rng), small_model.shared_small(setup.blueprint, setup.options)
     between = bridge(setup.width, derive_seed(seed, "bridge"))
-    return take(build_model(setup.blueprint, seed), "model") | take(between, "bridge") | small_model.buffers(mentee)
+    return small_model.init_both(setup, small, seed, received=True) | take(between, "bridge")
+
+
+class _WithGradients(torch.autograd.Function):
+    """A value whose gradients with respect to some parameters are given."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
+        gradients, ctx.gradients = ctx.gradients, None  # torch copies a gradient that has another reference
+        # Called on the loss itself the factor is 1, and a pass over all parameters is saved.
+        return (None, None, *(gradients if float(outer) == 1 else [gradient * outer for gradient in gradients]))
+
+
+def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:
+    """Return the scalar loss with a backward pass that clips each module's gradient to an L2 norm > 0."""
+    groups = [list(module.parameters()) for module in modules]
+    together = [parameter for group in groups for parameter in group]
+    # The graph is kept: a defense may add a term to the loss that shares a part of it.
+    slopes = torch.autograd.grad(loss, together, retain_graph=True, allow_unused=True, materialize_grads=True)
+    clipped: list[Tensor] = []
+    for group in groups:
+        mine = slopes[len(clipped) : len(clipped) + len(group)]
+        size = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in mine]))
+        clipped += [gradient * (norm / size) for gradient in mine] if float(size) > norm else mine
+    result: Tensor = _WithGradients.apply(loss.detach(), clipped, *together)
+    return result
 
 
 def distillation_loss(
@@ -104,11 +134,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(mentor, "model") | take(between, "bridge") | small_model.buffers(mentee), (LowRankModel(factors),)
 
 
-def energy_of_round(index: int, rounds: int, options: Options) -> float:
-    """Return the share of energy kept in round ``index`` of 0..rounds-1."""
-    return options.energy_start + min(index / rounds, 1.0) * (options.energy_end - options.energy_start)
-
-
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Build the initial mentee, compress and broadcast it."""
     blueprint = small_model.shared_small(setup.blueprint, setup.options)
@@ -124,12 +149,14 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tuple[State, Message]:
-    share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
+    first, last = setup.options.energy_start, setup.options.energy_end
+    share = torch.tensor([first + min(done / setup.rounds, 1.0) * (last - first)], device=setup.device)
     state = outer(mentee, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
     return state, (LowRankModel(compress(mentee, energy)), Energy(share.clone()))
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedkd",
     source="Wu et al., Nature Communications 2022",
     options=Options,
@@ -138,11 +165,9 @@ METHOD = Method(
     start=start,
     init=init,
     # The broadcast is taken up at the start of training; the mentor, which predicts, does not change.
-    apply_broadcast=weights.receive_nothing,
     client_step=client_step,
     server_step=server_step,
-    predict=weights.predict,
-    check=small_model.check_shared,
+    check=partial(small_model.check_small, small_model.shared_small),
     shared=small_model.shared_small,
     # The mentor teaches the mentee through its logits, and through the bridge its representations.
     public_loss=lambda options, round_: PublicLoss(through="representation"),

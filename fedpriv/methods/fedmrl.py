@@ -6,12 +6,8 @@ the small model G of width d1, the private model F_k of width d2 >= d1 and the p
     z = phi_k([G.represent(x), F_k.represent(x)])                                   (equations 2-4)
     loss = m_G CE(G.head(z[:d1]), y) + m_F CE(F_k.head(z), y)                       (equations 5-9)
 
-Only G travels; the server's mean is weighted by sample counts. Prediction is F_k.head(z), ``mix_large``, which appendix C.3
-compares with three others (figure 7):
-
-    mix_small      G.head(z[:d1]), the private head dropped
-    single_large   F_k alone, which was never trained to predict from its own representation
-    single_small   G alone, likewise
+Only G travels; the server's mean is weighted by sample counts. Prediction is F_k.head(z), ``mix_large``; appendix C.3
+compares it (figure 7) with ``mix_small``, G.head(z[:d1]), and with either model alone, ``single_large``, ``single_small``.
 
 G is the smallest private architecture, CNN-5, with d1 units in its penultimate linear layer (section 5.1, appendix C.1).
 HtFLlib shares the four-layer CNN instead and pools its 512 numbers down to 128; tables 2 and 11 of FedRE were made so:
@@ -22,6 +18,7 @@ of G (the official code's mean is the last client's).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -30,10 +27,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, parameters, put, take
-from fedpriv.methods.shared import small_model, weights
-from fedpriv.methods.shared.small_model import small_blueprint
+from fedpriv.methods import small_model, weights
+from fedpriv.methods.small_model import small_blueprint
+from fedpriv.methods.weights import LOCAL
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
@@ -100,10 +98,6 @@ class Fusion(nn.Module):
         self.model = model
         self.projector = projector
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return fused representations ``(n, d2)`` of images ``(n, c, h, w)`` in [0, 1]."""
-        return self.fused(self.small.represent(images), self.model.represent(images))
-
     def fused(self, small: Tensor, values: Tensor) -> Tensor:
         """Return fused representations of those ``(n, d1)`` of the small model and ``(n, d2)`` of the private one."""
         fused: Tensor = self.projector(torch.cat([small, values], 1))
@@ -121,7 +115,7 @@ def load(setup: ClientSetup, state: State) -> Fusion:
 
 def nested_loss(fusion: Fusion, images: Tensor, classes: Tensor, options: Options) -> Tensor:
     """Return m_G CE of the small head on the first d1 entries + m_F CE of the private head on all d2."""
-    fused = fusion(images)
+    fused = fusion.fused(fusion.small.represent(images), fusion.model.represent(images))
     coarse = fusion.small.head(fused[:, : fusion.small.head.in_features])
     return options.small_weight * cross_entropy(coarse, classes) + options.private_weight * cross_entropy(
         fusion.model.head(fused), classes
@@ -138,16 +132,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     train(fusion, setup.train, setup.training, rng, loss, setup.trace)
     trained = {name: value for part in PARTS for name, value in take(getattr(fusion, part), part).items()}
     return trained, (SmallModel(parameters(fusion.small)), weights.sample_count(setup))
-
-
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the initial small model and broadcast it."""
-    return small_model.start_of(_small(setup.blueprint, setup.options), setup, rng)
-
-
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
-    """Average the small models by numbers of samples."""
-    return small_model.average_small(uploads, weights.counts(uploads))
 
 
 @torch.no_grad()
@@ -168,10 +152,9 @@ def check(plan: Plan) -> None:
     width = plan.blueprints[0].width
     small = _small(plan.blueprints[0], plan.options)
     if plan.options.small_width > width:
-        fitting = f"option={shown({'small_width': width})}"
         raise UserError(
             f"method 'fedmrl': small_width is {plan.options.small_width}, but the first entries of a representation of "
-            f"width {width} go to the small head; pass {fitting} or less, or a larger width"
+            f"width {width} go to the small head; pass option={shown({'small_width': width})} or less, or a larger width"
         )
     MODELS.load(small.name)
     if plan.options.narrowing == "layer" and small.name not in narrowing_models():
@@ -180,20 +163,21 @@ def check(plan: Plan) -> None:
             f"one of {', '.join(narrowing_models())}, or option={shown({'narrowing': 'htfllib'})} to pool its "
             "representation"
         )
-    small_model.check_small(plan, small)
+    small_model.check_small(_small, plan)
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedmrl",
     source="Yi et al., NeurIPS 2024",
     options=Options,
     uploads=("small-model", "sample-count"),
     broadcasts=("small-model",),
-    start=start,
+    start=partial(small_model.start_small, _small),
     init=init,
     apply_broadcast=small_model.receive_small,
     client_step=client_step,
-    server_step=server_step,
+    server_step=small_model.average_small,
     predict=predict,
     check=check,
     shared=_small,

@@ -18,8 +18,7 @@ The ablations of table 7: case B, no sparsification, is ``blocks = [1]``; case C
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -29,9 +28,10 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
 from fedpriv.federation.local_training import represent_by, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take, weighted_mean
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
+from fedpriv.methods.weights import LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -114,17 +114,12 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the matrices element by element and broadcast the dense result."""
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
-    if setup.options.aggregation == "naive":
-        return _announce(naive_mean(blocks))
-    return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
-
-
-def naive_mean(blocks: Sequence[Tensor]) -> Tensor:
-    """Return each element's mean over the clients that sent it, zero for none, of blocks ``(m_k, d / m_k, d / m_k)``."""
+    if setup.options.aggregation == "weighted":
+        return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
     width = blocks[0].shape[0] * blocks[0].shape[1]
     total = torch.stack([dense(block).double() for block in blocks]).sum(0)
     senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)
-    return (total / senders.clamp(min=1)).float()
+    return _announce((total / senders.clamp(min=1)).float())
 
 
 def _announce(angle: Tensor) -> tuple[State, Message]:
@@ -164,7 +159,8 @@ def sizes(facts: FederationSizes) -> Scalars:
     }
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fedral",
     source="Yi et al., FedRAL",
     options=Options,

@@ -1,16 +1,16 @@
 """FedRep: average the extractors, keep the heads.
 
-Source: Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated
-Learning, ICML 2021, algorithm 1. A client receives the global extractor, trains its head alone for ``head_epochs`` passes,
-then the extractor (with the representation mapping) alone for the run's local epochs, and uploads the extractor. The paper's
-ten head epochs and one for the extractor are one and one in PFLlib, which is the default here. In the first phase batch-norm
-layers go on updating their running statistics, as in PFLlib. A limit on the number of steps holds for each phase.
+Source: Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning,
+ICML 2021, algorithm 1. A client receives the global extractor, trains its head alone for ``head_epochs`` passes, then
+the extractor (with the representation mapping) alone for the run's local epochs, and uploads the extractor. The paper's
+ten head epochs and one for the extractor are one and one in PFLlib, which is the default here. In the first phase
+batch-norm layers go on updating their running statistics, as in PFLlib. A limit on the number of steps holds for each
+phase.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, LocalTraining, Method
+from fedpriv.federation.method import ClientSetup, LocalTraining
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods.shared import weights
+from fedpriv.methods import weights
 from fedpriv.wire.payloads import Extractor, Message
 
 
@@ -74,19 +74,12 @@ def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained=moved)
 
 
-METHOD = Method(
+METHOD = weights.averaging(
+    Extractor,
     name="fedrep",
     source="Collins et al., ICML 2021",
     options=Options,
-    uploads=("extractor", "sample-count"),
-    broadcasts=("extractor",),
-    start=partial(weights.start, Extractor),
-    init=weights.init,
-    apply_broadcast=partial(weights.receive, Extractor),
     client_step=client_step,
-    server_step=partial(weights.average, Extractor),
-    predict=weights.predict,
     homogeneous=True,
-    linear_aggregation=True,
     local_phases=local_phases,
 )

@@ -6,27 +6,30 @@ cross-entropy plus the mean over its batch of
 
     -log(sum_{p in P_y} exp(cos(r, p) / T) / sum_{p in P} exp(cos(r, p) / T))  +  mean((r - m_y)^2)
 
-Samples of a class without prototypes add nothing but stay in the denominator. The server clusters the prototypes of a
-class by first neighbours (:mod:`fedpriv.algebra.clustering`). The published method also averages whole models; this is the
-model-heterogeneous use of it, which exchanges prototypes only: exact class means in evaluation mode after training.
+Samples of a class without prototypes add nothing but stay in the denominator. The published method also averages whole
+models; this is the model-heterogeneous use of it, which exchanges prototypes only: exact class means in evaluation mode
+after training.
+
+The server clusters a class's prototypes by first neighbours, without a number of clusters to choose: Sarfraz, Sharma,
+Stiefelhagen: Efficient Parameter-free Clustering Using First Neighbor Relations (FINCH), CVPR 2019, equation 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from fedpriv.algebra.clustering import coarsest_groups, group_means
 from fedpriv.federation.local_training import class_means, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods import fedproto
-from fedpriv.methods.shared import prototypes, weights
+from fedpriv.methods import prototypes, weights
+from fedpriv.methods.weights import LOCAL
 from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
 
@@ -103,35 +106,72 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     """Cluster each class's prototypes; only this round's clients count, as in the paper."""
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
-    return {}, (cluster_prototypes(features, classes),)
-
-
-def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
-    """Return one prototype for every cluster of every class, ascending, of prototypes ``(n, d)`` and classes ``(n,)``."""
     results, of_class = [], []
     for c in classes.unique().tolist():
         points = features[classes == c]
         results.append(group_means(points, coarsest_groups(points)))
         of_class += [c] * len(results[-1])
-    return Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device))
+    return {}, (Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device)),)
 
 
 def sizes(facts: FederationSizes) -> Scalars:
     """Count all Q cluster prototypes in the broadcast; Q depends on the prototypes."""
-    return fedproto.broadcast_scalars(facts, facts.need("clusters"))
+    return prototypes.broadcast_scalars(facts, facts.need("clusters"))
 
 
-METHOD = Method(
+METHOD = replace(
+    LOCAL,
     name="fpl",
     source="Huang et al., CVPR 2023",
     options=Options,
     uploads=("prototype",),
     broadcasts=("prototype",),
-    start=weights.start_empty,
     init=init,
     apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
-    predict=weights.predict,
     sizes=sizes,
 )
+
+
+def first_neighbour_groups(points: Tensor) -> Tensor:
+    """Return a group number for every point of ``(n, d)``, n >= 1, counted from 0 in the order of first members.
+
+    Points i and j are linked when j is i's nearest other point, i is j's, or both have the same nearest one; groups are
+    the connected components. Nearness is cosine similarity, ties go to the earlier point.
+    """
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+    n = len(points)
+    if n == 1:
+        return torch.zeros(1, dtype=torch.int64)
+    directions = normalize(points.double().cpu(), dim=1)
+    nearest = (directions @ directions.T).fill_diagonal_(-torch.inf).argmax(1).numpy()
+    # Two points with one nearest neighbour are both linked to it, so linking each to its own suffices.
+    links = coo_array((np.ones(n), (np.arange(n), nearest)), shape=(n, n))
+    _, result = connected_components(links, directed=False)
+    _, first, group = np.unique(result, return_index=True, return_inverse=True)
+    return torch.from_numpy(first.argsort().argsort()[group])
+
+
+def coarsest_groups(points: Tensor) -> Tensor:
+    """Return groups ``(n,)`` of points ``(n, d)``: the last level that is not a single group, or the first if that is one.
+
+    Every level joins the first neighbours among the means of the groups before; means are of the original points.
+    """
+    groups = first_neighbour_groups(points)
+    while True:
+        joined = first_neighbour_groups(group_means(points, groups))[groups]
+        if int(joined.max()) in (0, int(groups.max())):
+            return groups
+        groups = joined
+
+
+def group_means(points: Tensor, groups: Tensor) -> Tensor:
+    """Return the mean ``(g, d)`` of the points ``(n, d)`` of every group ``(n,)``, summed in float64."""
+    groups = groups.to(points.device)
+    n_groups = int(groups.max()) + 1
+    sums = torch.zeros(n_groups, points.shape[1], dtype=torch.float64, device=points.device)
+    sums.index_add_(0, groups, points.double())
+    return (sums / torch.bincount(groups, minlength=n_groups)[:, None]).to(points.dtype)

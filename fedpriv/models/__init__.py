@@ -1,7 +1,7 @@
 """Names of models, mappings and families, without importing torch.
 
-A model is a factory ``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``, and L.
-One that also takes ``last_hidden`` builds its last linear layer, and so L, of that many units.
+A model is a factory ``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``,
+and L. One that also takes ``last_hidden`` builds its last linear layer, and so L, of that many units.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MODELS = Registry(
     {
         name: f"fedpriv.models.{file}:{name.replace('-', '_')}"
         for file, names in (
-            ("cnn", ("cnn4", *_CNNS, *_FEDHENN_CNNS)),
+            ("zoo", ("cnn4", *_CNNS, *_FEDHENN_CNNS)),
             ("stock", _STOCK),
-            ("cnn", ("lenet-sigmoid",)),
-            ("small", (*_SMALL, "plane-mlp")),
+            ("zoo", ("lenet-sigmoid",)),
+            ("zoo", (*_SMALL, "plane-mlp")),
         )
         for name in names
     },
@@ -39,9 +39,9 @@ MODELS = Registry(
 MAPPINGS = Registry(
     "representation mapping",
     {
-        "ap": "fedpriv.models.mapping:average_pooling",
-        "mp": "fedpriv.models.mapping:max_pooling",
-        "fc": "fedpriv.models.mapping:fully_connected",
+        "ap": "fedpriv.models.split:average_pooling",
+        "mp": "fedpriv.models.split:max_pooling",
+        "fc": "fedpriv.models.split:fully_connected",
     },
 )
 

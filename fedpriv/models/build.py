@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
@@ -15,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from fedpriv.models import MAPPINGS, MODELS, UnfitShape
-from fedpriv.models.cnn import start_uniform
 from fedpriv.models.split import Blueprint, SplitModel, VariationalBottleneck
+from fedpriv.models.zoo import start_uniform
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 
@@ -46,7 +45,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         if blueprint.bottleneck:
             with global_seed(derive_seed(seed, "bottleneck", blueprint.width, blueprint.bottleneck)):
                 bottleneck = VariationalBottleneck(blueprint.width, blueprint.bottleneck)
-        return SplitModel(extractor, mapping, head, norm_bound=blueprint.norm_bound, bottleneck=bottleneck)
+        return SplitModel(extractor, mapping, head, bottleneck=bottleneck)
 
 
 class _NoDraws(TorchFunctionMode):
@@ -56,13 +55,6 @@ class _NoDraws(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return args[0] if func in _DRAWS and args[0].is_meta else func(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def _weightless() -> Iterator[None]:
-    """Within the block, modules lie on the meta device: nothing is allocated or drawn."""
-    with torch.device("meta"), _NoDraws():
-        yield
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -97,7 +89,7 @@ def narrowing_models() -> tuple[str, ...]:
 
 def _weightless_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
     _check_sizes(blueprint)
-    with _weightless():
+    with torch.device("meta"), _NoDraws():
         return _make_extractor(blueprint)
 
 

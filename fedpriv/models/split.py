@@ -1,13 +1,108 @@
-"""A model cut where federated methods cut it: extractor, representation mapping, head."""
+"""A model cut where federated methods cut it: extractor, representation mapping, head; and the order of its weights.
+
+The mapping takes vectors of any width L to the shared width d (FedRE, section on heterogeneous models). AP and MP are
+adaptive pooling along the feature axis: output j is the mean or the maximum of ``input[floor(j L / d) : ceil((j + 1) L
+/ d)]``; where L < d the windows repeat values. FC is a trainable linear layer that belongs to the client and is never
+uploaded.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import adaptive_avg_pool2d, softplus
+
+
+def windows(n_in: int, n_out: int) -> list[range]:
+    """Return the input positions behind each of ``n_out`` outputs of adaptive pooling over ``n_in`` values."""
+    return [range(j * n_in // n_out, -(-(j + 1) * n_in // n_out)) for j in range(n_out)]
+
+
+def window_means(n_in: int, n_out: int) -> Tensor:
+    """Return the matrix ``(n_in, n_out)`` by which row vectors become the means of their windows."""
+    matrix = torch.zeros(n_in, n_out)
+    for column, window in enumerate(windows(n_in, n_out)):
+        matrix[window.start : window.stop, column] = 1 / len(window)
+    return matrix
+
+
+class AveragePooling(nn.Module):
+    """``(n, L)`` to ``(n, d)`` by window means, as a matrix product.
+
+    The backward pass of torch's adaptive pooling on a GPU does not add in a fixed order, which a resumed run needs.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", window_means(n_in, n_out), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors ``(n, d)``."""
+        return vectors @ self.matrix
+
+
+class MaxPooling(nn.Module):
+    """``(n, L)`` to ``(n, d)`` by window maxima."""
+
+    positions: Tensor
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        result = windows(n_in, n_out)
+        longest = max(len(window) for window in result)
+        # Shorter windows repeat their last position, which leaves the maximum as it is.
+        padded = [[min(window.start + step, window.stop - 1) for step in range(longest)] for window in result]
+        self.register_buffer("positions", torch.tensor(padded), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors ``(n, d)``."""
+        return vectors[..., self.positions].max(dim=-1).values
+
+
+def average_pooling(n_in: int, n_out: int) -> nn.Module:
+    """AP from width ``n_in`` to ``n_out``; the identity where they agree."""
+    return nn.Identity() if n_in == n_out else AveragePooling(n_in, n_out)
+
+
+def max_pooling(n_in: int, n_out: int) -> nn.Module:
+    """MP from width ``n_in`` to ``n_out``; the identity where they agree."""
+    return nn.Identity() if n_in == n_out else MaxPooling(n_in, n_out)
+
+
+def fully_connected(n_in: int, n_out: int) -> nn.Module:
+    """FC from width ``n_in`` to ``n_out``: a trainable linear layer, also where they agree."""
+    return nn.Linear(n_in, n_out)
+
+
+@functools.lru_cache(maxsize=64)
+def _means(length: int, side: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return window_means(length, side).to(device, dtype)  # kept there: a GPU is waited for with each transfer
+
+
+def by_products(maps: Tensor, side: int) -> Tensor:
+    """Return adaptive average pooling of ``(n, c, h, w)`` to ``(n, c, side, side)`` as two matrix products."""
+    rows, columns = (_means(length, side, maps.device, maps.dtype) for length in maps.shape[-2:])
+    return rows.T @ maps @ columns
+
+
+class AveragePool(nn.Module):
+    """Adaptive average pooling of maps to ``(side, side)`` that repeats itself on a GPU."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return the new maps."""
+        return by_products(maps, self.side) if maps.is_cuda else adaptive_avg_pool2d(maps, self.side)
 
 
 @dataclass(frozen=True)
@@ -15,12 +110,11 @@ class Blueprint:
     """An architecture with its sizes.
 
     Attributes:
-        name: a name of ``fedpriv.models.MODELS``.
+        name: of ``fedpriv.models.MODELS``.
         image_shape: (channels, height, width) of the input.
         n_classes: number of logits C.
         width: representation width d after the mapping.
         mapping: ``ap``, ``mp`` or ``fc``.
-        norm_bound: longer representations are shortened to this L2 norm; None for no bound.
         bottleneck: entries of the code of a variational bottleneck behind the mapping; 0 for none.
         group_norm: whether group normalisation stands in place of batch normalisation.
         last_hidden: units of the extractor's last linear layer; 0 for the architecture's own number.
@@ -31,7 +125,6 @@ class Blueprint:
     n_classes: int
     width: int
     mapping: str = "ap"
-    norm_bound: float | None = None
     bottleneck: int = 0
     group_norm: bool = False
     last_hidden: int = 0
@@ -44,10 +137,9 @@ LEAST_DEVIATION = 1e-6
 class VariationalBottleneck(nn.Module):
     """``(n, d)`` to ``(n, d)`` through a code ``z ~ N(mean, deviation^2)`` of K entries, so that gradients are random.
 
-    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017).
-
-    In training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is the mean
-    over the newest training batch of KL(N(mean, deviation^2) || N(0, 1)), summed over the code, in nats.
+    PRECODE (Scheliga, Maeder, Seeland, WACV 2022, section 3), by the bottleneck of Alemi et al. (ICLR 2017). In
+    training the code is drawn from torch's global generator; in evaluation it is the mean. ``divergence`` is that of
+    the newest training batch.
     """
 
     def __init__(self, width: int, code: int) -> None:
@@ -78,13 +170,13 @@ def divergence(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 class SplitModel(nn.Module):
-    """``logits = head(bounded(bottleneck(mapping(extractor((x - mean) / std)))))``.
+    """``logits = head(bottleneck(mapping(extractor((x - mean) / std))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
         mapping: ``(n, L)`` to representations ``(n, d)``.
         head: one linear layer d -> C with bias.
-        norm_bound, bottleneck: as of :class:`Blueprint`.
+        bottleneck: as of :class:`Blueprint`.
     """
 
     mean: Tensor
@@ -97,7 +189,6 @@ class SplitModel(nn.Module):
         head: nn.Linear,
         mean: float = 0.5,
         std: float = 0.5,
-        norm_bound: float | None = None,
         bottleneck: VariationalBottleneck | None = None,
     ) -> None:
         super().__init__()
@@ -105,22 +196,55 @@ class SplitModel(nn.Module):
         self.mapping = mapping
         self.bottleneck = bottleneck  # before the head: parameters are listed in the order in which they are passed
         self.head = head
-        self.norm_bound = norm_bound
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
         vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
-        if self.bottleneck is not None:
-            vectors = self.bottleneck(vectors)
-        if self.norm_bound is None:
-            return vectors
-        lengths = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        bounded: Tensor = vectors * (self.norm_bound / lengths).clamp(max=1)
-        return bounded
+        return vectors if self.bottleneck is None else self.bottleneck(vectors)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1]."""
         logits: Tensor = self.head(self.represent(images))
         return logits
+
+
+_LARGEST = 1_000_000
+"""Weights of a convolution from which their gradient is slower in this order (the later stages of ResNets)."""
+
+_KNOWN = ("torch.", "torchvision.", "fedpriv.")
+"""Modules whose code does not view maps as vectors without a copy, which is an error in this order."""
+
+
+def takes_channels_last(module: nn.Module, loss: Callable[..., Tensor]) -> bool:
+    """True where a network on the CPU is no slower in this order, and its code and that of the loss cannot mind."""
+    convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    return (
+        bool(convolutions)
+        and all(layer.weight.device.type == "cpu" and layer.weight.numel() < _LARGEST for layer in convolutions)
+        and all(
+            f"{getattr(code, '__module__', '')}.".startswith(_KNOWN)
+            for code in (getattr(loss, "func", loss), *map(type, module.modules()))
+        )
+    )
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Return images ``(n, c, h, w)`` as a channels-last copy, also where there is one channel."""
+    _, channels, height, width = images.shape
+    strides = (channels * height * width, 1, channels * width, channels)
+    return images.new_empty_strided(images.shape, strides).copy_(images)
+
+
+@contextmanager
+def weights_channels_last(module: nn.Module) -> Iterator[None]:
+    """Have the weights of a network's convolutions in this order for a while; the parameters stay the same objects."""
+    weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    for weight in weights:
+        weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.data = weight.data.contiguous()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fedpriv.pages.page import environment
-from fedpriv.scoring.records import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord, Estimate
+from fedpriv.scoring.claims import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord
+from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.storage import write_record
 from fedpriv.util.escape import duration
 from fedpriv.util.files import write_text
@@ -42,21 +42,15 @@ class CellView(NamedTuple):
 
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
-    shown = [cell for cell in card.cells if cell.claimed is not None or cell.measured is not None]
-    views = {(cell.row, cell.column): _view(cell, len(card.seeds)) for cell in shown}
-    units = {cell.column: cell.unit for cell in reversed(card.cells)}
-    columns = list(dict.fromkeys(cell.column for cell in card.cells))
-    rows = dict.fromkeys(cell.row for cell in card.cells)
+    cells = [
+        _view(cell, len(card.seeds)) for cell in card.cells if cell.claimed is not None or cell.measured is not None
+    ]
     values = {
         "card": card,
         "scale": COUNTED if card.quantity == "communication" else SCALES[card.scale],
         "badges": BADGES,
-        "cells": list(views.values()),
-        "columns": [f"{column} ({units[column]})" if units[column] else column for column in columns],
-        "matrix": [(row, [views.get((row, column)) for column in columns]) for row in rows],
-        "floors": any(cell.floor is not None for cell in card.cells),
-        "whys": _whys([cell for cell in shown if cell.measured is not None]),
-        "remarks": [view for view in views.values() if view.cell.remark],
+        "cells": cells,
+        "remarks": [view for view in cells if view.cell.remark],
         "versions": ", ".join(f"{name} {version}" for name, version in card.versions.items()),
         "took": duration(card.seconds),
         "statements": [(statement, [_order(order) for order in statement.orders]) for statement in card.statements],
@@ -66,14 +60,6 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
     write_record(folder, card)
     for name, html in ((PAGE, True), (TEXT, False)):
         write_text(folder / name, environment(autoescape=html).get_template(f"{name}.j2").render(values))
-
-
-def _whys(tried: Sequence[ClaimCell]) -> list[tuple[str, str]]:
-    cells: dict[str, list[str]] = {}
-    for cell in tried:
-        if cell.why:
-            cells.setdefault(cell.why, []).append(f"{cell.row}, {cell.column}")
-    return [("every value" if len(names) == len(tried) else "; ".join(names), why) for why, names in cells.items()]
 
 
 def headline(card: ClaimCard) -> str:
@@ -95,8 +81,10 @@ def never(cell: ClaimCell, seeds: int) -> str:
 
 
 def _view(cell: ClaimCell, seeds: int) -> CellView:
+    unit = f" {cell.unit}" if cell.unit else ""
     claimed = "–" if cell.claimed is None else f"{cell.claimed:,.{cell.digits}f}"
     claimed += "" if cell.spread is None else f" ± {cell.spread:,.{cell.digits}f}"
+    claimed += "" if cell.claimed is None else unit
     floor = "–" if cell.floor is None else f"{_estimate(cell.floor, cell.digits)} ({cell.floor_name})"
     measured = _estimate(cell.measured, cell.digits) + never(cell, seeds)
     return CellView(cell, claimed, measured, floor, cell.verdict or "")

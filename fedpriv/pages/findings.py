@@ -5,35 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, reach_key, upload_key
-from fedpriv.pages.labels import local_work, point_labels
-from fedpriv.pages.reach import Reached, first_beyond, furthest, reach_sentence, reached, span_of
-from fedpriv.scoring.ranking import card_key, card_numbers, reach_label
-from fedpriv.scoring.records import Kind, Provenance, ThreatModel, Verdict
-from fedpriv.scoring.records.made import Reach
+from fedpriv.pages.labels import (
+    Result,
+    Verdicts,
+    about_of,
+    card_key,
+    local_work,
+    over_seeds,
+    point_labels,
+    reach_key,
+    strongest_first,
+    upload_key,
+)
+from fedpriv.scoring.reasons import Kind, Verdict
+from fedpriv.scoring.records import Provenance, Reach, ThreatModel
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES, briefly, gain, headline, inferred, untested
 
 IMAGES: tuple[Kind, ...] = ("leaks", "some", "vectors", "classes")
 """Findings of attacks that make images, the most severe first."""
 
+State = Literal["leaks", "none", "untested", "unasked"]
+"""Of an endpoint: a leak stands; none is detected; inconclusive; not asked."""
+
+SIGNS: dict[State, tuple[str, str]] = {
+    "leaks": ("●", "leaks"),
+    "none": ("○", BADGES["none"]),
+    "untested": ("◐", BADGES["untested"]),
+    "unasked": ("–", "not asked"),
+}
+"""Shape and meaning of a state, so that it is read without its colour."""
+
 
 @dataclass(frozen=True)
 class Attacked:
-    """An attack, over its seeds.
-
-    Attributes:
-        verdict: over all seeds.
-        card: the threat model.
-        by: what it is called, with its seeds, and its threat model where the attacks on its upload were made under several.
-        folders: of its results, one a seed.
-    """
+    """An attack over its seeds: the verdict, the threat model, and what it is called."""
 
     verdict: Verdict
     card: ThreatModel
     by: str
-    folders: tuple[Path, ...]
 
     @property
     def mean_gain(self) -> float:
@@ -48,40 +60,57 @@ class Attacked:
         return max((mean for mean in claims if mean is not None), default=None)
 
 
+class Reached(NamedTuple):
+    """One setting of a sweep over local work: its label, its words, what attacks that make images come to, if it leaks."""
+
+    label: str
+    words: str
+    images: str = ""
+    leaks: bool = False
+
+
+class Mark(NamedTuple):
+    """The answer on one endpoint of an upload."""
+
+    question: str
+    state: State
+    words: str
+
+    @property
+    def sign(self) -> str:
+        """The state as a shape."""
+        return SIGNS[self.state][0]
+
+
 @dataclass(frozen=True)
 class Finding:
     """The knowledge about one upload.
 
     Attributes:
-        key: what :func:`fedpriv.pages.alike.upload_key` calls it.
+        key: what :func:`fedpriv.pages.labels.upload_key` calls it.
         upload: kind of upload, method, defense.
         where: data set, and the local work where it is limited.
-        method, target, dataset: registry names; a folder of images goes by its own.
+        dataset: its name.
         kinds: of the verdicts that stand, the most severe first; else ``untested`` or ``none``.
         short: the most severe of it in one sentence.
         sentence: what is said of images and vectors.
         members: what is said of membership and properties, or empty where they were not asked.
         attacks: on it.
-        first: of those that make images the one to show: the strongest of the most severe kind that stands, else the one
-            that comes nearest; None where there is none.
         images: what the attacks that make images come to, in one sentence; empty where there are none.
         setting: of a sweep over local work, that this is on; or None.
-        reach: its settings, where the finding is on several of them; then ``first`` is on the last that leaks.
+        reach: its settings, where the finding is on several of them.
         parts: the findings on each of these.
     """
 
     key: str
     upload: str
     where: str
-    method: str
-    target: str
     dataset: str
     kinds: tuple[Kind, ...]
     short: str
     sentence: str
     members: str
     attacks: tuple[Attacked, ...]
-    first: Attacked | None
     images: str = ""
     setting: Reach | None = None
     reach: tuple[Reached, ...] = ()
@@ -97,62 +126,35 @@ class Finding:
         """The upload's name in a heading."""
         return f"{self.upload}, {self.where}"
 
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The four marks: on images, representations, membership and properties."""
+        return marks([item.verdict for item in self.attacks])
+
 
 def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Finding, ...]:
-    """Return one finding an upload, by kind, the most severe first, then by name.
+    """Return one finding an upload, by kind, the most severe first, then by name; ``verdicts`` are those of the whole page.
 
     Gains are compared under one threat model only: a sentence names the strongest attack of each, and the order of findings
     goes by no gain.
-
-    Args:
-        results: of attacks and inferences, by their folders; of several budgets the largest.
-        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
     """
     uploads: dict[str, list[tuple[Path, ...]]] = {}
     for folders in over_seeds(results):
         uploads.setdefault(upload_key(about_of(results[folders[0]])), []).append(folders)
     firsts = [about_of(results[upload[0][0]]) for upload in uploads.values()]
-    numbers = card_numbers([result for result in results.values() if isinstance(result, AttackRecord)], scored)
+    ranked = strongest_first([result for result in results.values() if isinstance(result, AttackRecord)], scored)
+    numbers = {card_key(scored(group[0]).knowledge): number for number, group in enumerate(ranked, start=1)}
     sweeps = [reach_key(about) or str(index) for index, about in enumerate(firsts)]  # those of one sweep are alike
     heads = dict(zip(reversed(sweeps), reversed(firsts), strict=True))
     order = list(dict.fromkeys(sweeps))
     labels = dict(zip(order, point_labels([heads[key] for key in order], with_target=False), strict=True))
     together: dict[str, list[Finding]] = {}
     for sweep, about, (key, selected) in zip(sweeps, firsts, uploads.items(), strict=True):
-        name = f"{about.target} uploads of {labels[sweep]}"
-        together.setdefault(sweep, []).append(
-            _finding(key, name, about, _attacked(selected, results, verdicts, numbers))
-        )
-    made = [_on_reach(group) if group[0].setting else group[0] for group in together.values()]
+        name, attacks = f"{about.target} uploads of {labels[sweep]}", _attacked(selected, results, verdicts, numbers)
+        together.setdefault(sweep, []).append(_finding(key, name, about, attacks))
+    made = [_over_sweep(group) if group[0].setting else group[0] for group in together.values()]
     # Without a defense before with one.
     return tuple(sorted(made, key=lambda item: (list(BADGES).index(item.kinds[0]), item.upload, item.where)))
-
-
-def _on_reach(group: Sequence[Finding]) -> Finding:
-    """Return one finding from those on the settings of a sweep."""
-    there = {items.setting.label: items for items in group if items.setting is not None}
-    series = reached([(item.setting, item.images, item.leaks) for item in group if item.setting is not None])
-    if len(series) == 1:
-        return group[0]
-    last = furthest(series)
-    parts = tuple(there[part.label] for part in series if part.label in there)
-    shown = parts[0] if last is None else there[series[last].label]
-    kinds = {kind for entry in group for kind in entry.kinds}
-    said = tuple(kind for kind in BADGES if kind in kinds and kind not in ("untested", "none"))
-    named = {series[position].label for position in (last, first_beyond(series)) if position is not None}
-    at = [(f"At {one.setting.words}", one) for one in parts if one.setting]
-    each = [f"{where}: {one.sentence}" for where, one in at if one.setting and one.setting.label not in named]
-    return replace(
-        shown,
-        where=f"{shown.dataset}, {span_of(series)}",
-        kinds=said or ("untested" if "untested" in kinds else "none",),
-        short=reach_sentence(series),
-        sentence=" ".join([reach_sentence(series), *each]),
-        members=" ".join(f"{where}: {one.members}" for where, one in at if one.members),
-        attacks=tuple(attack for one in parts for attack in one.attacks),
-        reach=series,
-        parts=parts,
-    )
 
 
 def _attacked(
@@ -166,8 +168,8 @@ def _attacked(
         under = f" under threat model {numbers[card_key(card)]}" if verdict.makes_images and len(several) > 1 else ""
         seeds = f" ({verdict.n_seeds} seeds)" if verdict.n_seeds > 1 else ""
         # In a sweep, sentences name the setting themselves.
-        called = verdict.attack.removesuffix(f", {reach_label(about_of(results[folders[0]]))}")
-        result.append(Attacked(verdict, card, f"{called}{seeds}{under}", folders))
+        called = verdict.attack.removesuffix(f", {about_of(results[folders[0]]).reach_label}")
+        result.append(Attacked(verdict, card, f"{called}{seeds}{under}"))
     return result
 
 
@@ -189,8 +191,6 @@ def _finding(key: str, upload: str, about: Provenance, attacks: Sequence[Attacke
         key=key,
         upload=upload,
         where=", ".join(filter(None, (about.dataset, local_work(about.run)))),
-        method=about.method,
-        target=about.target,
         dataset=about.dataset,
         kinds=said,
         short=short,
@@ -199,7 +199,6 @@ def _finding(key: str, upload: str, about: Provenance, attacks: Sequence[Attacke
         sentence=_sentence(severe, images) if images else "No attack that makes images was run.",
         members=" ".join(dict.fromkeys(_inference(one, inferences) for one in inferences)),
         attacks=tuple(attacks),
-        first=first,
     )
 
 
@@ -216,57 +215,135 @@ def _inference(verdict: Verdict, inferences: Sequence[Verdict]) -> str:
 
 
 def _sentence(severe: Kind | None, images: Sequence[Attacked]) -> str:
-    nearest = "; ".join(f"{item.by} comes nearest: {gain(item.verdict)}" for item in _by_card(images))
+    cards: dict[str, list[Attacked]] = {}
+    for image in images:
+        cards.setdefault(card_key(image.card), []).append(image)
+    strongest = [max(current, key=lambda item: item.mean_gain) for current in cards.values()]
+    nearest = "; ".join(f"{item.by} comes nearest: {gain(item.verdict)}" for item in strongest)
     if severe is None:
-        inconclusive = [image for image in images if image.verdict.kind == "untested"]
-        if not inconclusive:
-            return f"No leak detected: {nearest}."
-        return " ".join(untested(item.verdict, item.by) for item in inconclusive)
-    strongest = _by_card([image for image in images if image.verdict.kind == severe])
-    parts = [] if severe == "vectors" else [headline(item.verdict, item.by) for item in strongest]
-    parts += _recovered(images)
+        inconclusive = [untested(item.verdict, item.by) for item in images if item.verdict.kind == "untested"]
+        return " ".join(inconclusive) or f"No leak detected: {nearest}."
+    parts = []
+    for current in cards.values():
+        alike = [image for image in current if image.verdict.kind == severe != "vectors"]
+        recovered = [image for image in current if image.vector_gain is not None]
+        if alike:
+            best = max(alike, key=lambda item: item.mean_gain)
+            parts.append(headline(best.verdict, best.by))
+        if recovered:
+            best = max(recovered, key=lambda item: item.vector_gain or 0.0)
+            parts.append(headline(best.verdict.model_copy(update={"kind": "vectors"}), best.by))
     if severe in ("vectors", "classes"):
         parts.append(f"Images are not shown to come back: {nearest}.")
     return " ".join(parts)
 
 
-def _by_card(images: Sequence[Attacked]) -> list[Attacked]:
-    cards: dict[str, list[Attacked]] = {}
-    for image in images:
-        cards.setdefault(card_key(image.card), []).append(image)
-    return [max(current, key=lambda item: item.mean_gain) for current in cards.values()]
+def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
+    """Return the four marks of an upload from the verdicts on all attacks on it."""
+    images = [item for item in verdicts if item.makes_images]
+    vectors = [entry for entry in images if any(part.measure == "vectors" for part in entry.compared)]
+    members = [item for item in verdicts if not item.makes_images and not item.question]
+    properties = [item for item in verdicts if not item.makes_images and item.question]
+    severe = next((kind for kind in IMAGES if kind != "vectors" and any(image.kind == kind for image in images)), None)
+    standing = [verdict for verdict in properties if verdict.kind == "property"]
+    clear = standing and all(item.clear for item in standing)
+    of_images = "" if severe is None else BADGES[severe].removeprefix("images ")
+    return (
+        _mark("images", images, ("images", "beyond_3db", "identified", "classes"), of_images),
+        _mark("representations", vectors, ("vectors", "vectors_identified"), "recovered"),
+        _mark("membership", members, None, "leaks"),
+        _mark("properties", properties, None, "sent in clear" if clear else "leak"),
+    )
 
 
-def _recovered(images: Sequence[Attacked]) -> list[str]:
-    """Return the sentences on recovered vectors: one for each set of threat models that differ in the rounds seen alone.
+def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] | None, leaks: str) -> Mark:
+    if not verdicts:
+        return Mark(question, "unasked", SIGNS["unasked"][1])
+    if measures is None:
+        stands = any(verdict.kind in ("membership", "property") for verdict in verdicts)
+    else:
+        stands = any(claim.measure in measures for verdict in verdicts for claim in verdict.claims)
+    if stands:
+        return Mark(question, "leaks", leaks)
+    why = [reason for item in verdicts for reason in (item.silent_on(measures) if measures else item.reasons)]
+    state: State = "untested" if why else "none"
+    return Mark(question, state, SIGNS[state][1])
 
-    Named is the attack that wins most against the baseline, of those that see most rounds among those that succeed.
+
+# ---------------------------------------------------------------- sweeps over local work
+
+
+def _over_sweep(group: Sequence[Finding]) -> Finding:
+    """Return one finding from those on the settings of a sweep."""
+    there = {items.setting.label: items for items in group if items.setting is not None}
+    series = reached([(item.setting, item.images, item.leaks) for item in group if item.setting is not None])
+    if len(series) == 1:
+        return group[0]
+    last, beyond = furthest(series), first_beyond(series)
+    parts = tuple(there[part.label] for part in series if part.label in there)
+    kinds = {kind for entry in group for kind in entry.kinds}
+    said = tuple(kind for kind in BADGES if kind in kinds and kind not in ("untested", "none"))
+    named = {series[position].label for position in (last, beyond) if position is not None}
+    at = [(f"At {one.setting.words}", one) for one in parts if one.setting]
+    each = [f"{where}: {one.sentence}" for where, one in at if one.setting and one.setting.label not in named]
+    return replace(
+        parts[0] if last is None else there[series[last].label],
+        where=f"{group[0].dataset}, from {series[0].words} to {series[-1].words}",
+        kinds=said or ("untested" if "untested" in kinds else "none",),
+        short=reach_sentence(series),
+        sentence=" ".join([reach_sentence(series), *each]),
+        members=" ".join(f"{where}: {one.members}" for where, one in at if one.members),
+        attacks=tuple(attack for one in parts for attack in one.attacks),
+        reach=series,
+        parts=parts,
+    )
+
+
+def by_work(setting: Reach) -> tuple[bool, int, int]:
+    """Return a key by which settings are put in order: a client's own training last, then by images and steps."""
+    return setting.setting == "epoch", setting.images, setting.steps
+
+
+def reached(reaches: Sequence[tuple[Reach, str, bool]]) -> tuple[Reached, ...]:
+    """Return the settings of a sweep from the least local work to the most, those without any result in their place.
+
+    Args:
+        reaches: settings that attacks gave results at, each with the sentence on its images, and whether it leaks.
     """
-    apart: dict[str, list[Attacked]] = {}
-    for image in images:
-        apart.setdefault(card_key(replace(image.card, rounds_seen=1)), []).append(image)
-    results = []
-    for alike in apart.values():
-        hits = [entry for entry in alike if entry.vector_gain is not None]
-        if hits:
-            best = max(hits, key=lambda items: (items.card.rounds_seen, items.vector_gain or 0.0))
-            rounds = {item.card.rounds_seen: False for item in alike if item.verdict.attack == best.verdict.attack}
-            rounds |= {hit.card.rounds_seen: True for hit in hits if hit.verdict.attack == best.verdict.attack}
-            details = headline(best.verdict.model_copy(update={"kind": "vectors"}), best.by)
-            results.append(f"{details} {_from_rounds(rounds)}".rstrip())
-    return results
+    group = sorted(reaches, key=lambda item: by_work(item[0]))
+    there = {setting.label: Reached(setting.label, setting.words, images, leaks) for setting, images, leaks in group}
+    series = next((setting.series for setting, _, _ in group if set(there) <= set(setting.series)), tuple(there))
+    return tuple(there.get(label, Reached(label, label)) for label in series)
 
 
-def _from_rounds(rounds: Mapping[int, bool]) -> str:
-    """Return since when an attack succeeds, from whether it does by the number of rounds seen; nothing for one round.
+def furthest(series: Sequence[Reached]) -> int | None:
+    """Return the place of the last setting that leaks, or None."""
+    return max((index for index, part in enumerate(series) if part.leaks), default=None)
 
-    >>> _from_rounds({5: False, 12: True, 30: True}), _from_rounds({30: True}), _from_rounds({1: True})
-    ('It takes 12 rounds (5 were too few).', 'It saw 30 rounds.', '')
-    """
-    seen = sorted(rounds)
-    failed = [number for number in seen if not rounds[number]]
-    # Success that a larger number of rounds undoes is no threshold: then the first that succeeds is named alone.
-    first = next(n for n in seen if rounds[n] and (not rounds[seen[-1]] or n > max(failed, default=0)))
-    if failed and max(failed) < first:
-        return f"It takes {first} rounds ({max(failed)} were too few)."
-    return f"It saw {first} rounds." if first > 1 else ""
+
+def first_beyond(series: Sequence[Reached]) -> int | None:
+    """Return the place of the first setting beyond :func:`furthest` at which no leak is shown, or None."""
+    position = furthest(series)
+    beyond = 0 if position is None else position + 1
+    return beyond if beyond < len(series) else None
+
+
+def reach_sentence(series: Sequence[Reached]) -> str:
+    """Return the sentences on the last of several settings that leaks and on the first that does not."""
+
+    def inside(text: str) -> str:
+        return text[:1].lower() + text[1:]
+
+    last, beyond = furthest(series), first_beyond(series)
+    if last is None:
+        parts = [f"No leak is shown, from {series[0].words} to {series[-1].words}."]
+    else:
+        far = "as far as was asked, " if beyond is None else ""
+        before = [other.words for other in series[:last] if not other.leaks]
+        gap = f" (at {' and '.join(before)} none is shown)" if before else ""
+        parts = [f"The leak reaches {far}{series[last].words}{gap}: {inside(series[last].images)}"]
+    if beyond is not None:
+        item = series[beyond]
+        none = f"At {item.words} none is shown: {inside(item.images)}"
+        parts.append(none if item.images else f"At {item.words} no attack that makes images gave a result.")
+    return " ".join(parts)

@@ -2,7 +2,8 @@
 
 An upload (method, its options, defenses with their strengths, kind of target) is one point: what the most severe of all
 attacks on it reaches by each measure, as the page's verdicts have it, and accuracy and communication of the same runs.
-Points are compared only under one threat model, on one data set partitioned one way.
+Points are compared only under one threat model, on one data set partitioned one way; theirs is a partial order, because
+leaks of different things have no common scale.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpriv.federation.answer import answers_for
-from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, upload_key
-from fedpriv.pages.baselines import Baselines, beside, gain_over_local
-from fedpriv.pages.labels import card_words, defense_label, local_work, point_labels, upload_size
-from fedpriv.scoring.pareto import Effect, Objectives, dominates, undominated
-from fedpriv.scoring.records import About, Comparison, Kind, Provenance, ThreatModel, Verdict
+from fedpriv.pages.labels import (
+    Result,
+    Verdicts,
+    about_of,
+    card_words,
+    defense_label,
+    local_work,
+    over_seeds,
+    point_labels,
+    upload_key,
+    upload_size,
+)
+from fedpriv.pages.run_records import Baselines, beside, gain_over_local
+from fedpriv.scoring.reasons import Kind, Verdict
+from fedpriv.scoring.records import About, Comparison, Provenance, ThreatModel
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
 
@@ -40,6 +51,95 @@ _CLEARLY_LESS = 0.99
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The reach of the most severe attack on an upload by one measure, above the baseline.
+
+    ``value`` is in the unit of the measure, None for what the upload says outright; ``low``, ``high``: its 95 % interval.
+    ``stands``: a leak is claimed; ``tested``: its absence says something. Values over different ``unit`` have no order.
+    """
+
+    attack: str
+    value: float | None
+    low: float | None
+    high: float | None
+    stands: bool
+    tested: bool
+    unit: str
+
+    @property
+    def known(self) -> bool:
+        """True where there is a leak, or something can be said of there being none."""
+        return self.stands or self.tested
+
+    @property
+    def found(self) -> Literal["outright", "leak", "none", "untested"]:
+        """The state of knowledge in a word."""
+        if self.value is None:
+            return "outright"
+        return "leak" if self.stands else "none" if self.tested else "untested"
+
+    @property
+    def grade(self) -> int:
+        """0 for no leak, 1 for one, 2 for what is said outright."""
+        return 2 if self.value is None else int(self.stands)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval, or twice the value; infinite for what is said outright."""
+        if self.value is None:
+            return float("inf"), float("inf")
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """The figures that uploads are compared by: effects by measure, and costs by name; what is not known is missing."""
+
+    effects: Mapping[str, Effect]
+    costs: Mapping[str, float]
+    may_dominate: bool = True
+
+
+def dominates(objectives: Objectives, two: Objectives) -> bool:
+    """Return true where ``objectives`` is at least as good in everything that is known of either, and better in something.
+
+    What is inconclusive, or was not attacked at all, is not known to be as good as anything.
+    """
+    if not objectives.may_dominate or objectives.costs.keys() != two.costs.keys():
+        return False
+    measures = objectives.effects.keys() | two.effects.keys()
+    orders = [_order(objectives.effects.get(name), two.effects.get(name)) for name in measures]
+    orders += [_sign(objectives.costs[name], two.costs[name]) for name in objectives.costs]
+    return all(order is not None and order <= 0 for order in orders) and any((order or 0) < 0 for order in orders)
+
+
+def undominated(points: Sequence[Objectives]) -> list[bool]:
+    """Return for each point whether none of the others dominates it."""
+    return [not any(dominates(other, point) for other in points) for point in points]
+
+
+def _order(effect: Effect | None, two: Effect | None) -> int | None:
+    if effect is None or not effect.known:
+        return None
+    if two is None or not two.known:
+        return None if effect.grade else 0
+    if effect.grade != two.grade:
+        return _sign(effect.grade, two.grade)
+    if effect.value is None or two.value is None:
+        return 0
+    if effect.unit != two.unit:
+        return None if effect.grade else 0
+    return _sign(effect.value, two.value)
+
+
+def _sign(value: float, two: float) -> int:
+    return (value > two) - (value < two)
+
+
+# ---------------------------------------------------------------- points
 
 
 @dataclass(frozen=True)
@@ -82,7 +182,6 @@ class Point:
         bytes: the same in bytes, everything counted as it is encoded.
         seeds: of the attacked runs.
         unadapted: what adapted to its defenses was not run on it; empty where all was.
-        elsewhere: what the upload leaks under other threat models, if it is worse there; else empty.
     """
 
     label: str
@@ -99,13 +198,11 @@ class Point:
     bytes: Spread
     seeds: tuple[int, ...]
     unadapted: str = ""
-    elsewhere: str = ""
 
     @property
     def notes(self) -> str:
         """Facts that the figures do not tell."""
-        missing = f"adapted attack not run: {self.unadapted}" if self.unadapted else ""
-        return "; ".join(filter(None, (missing, self.elsewhere)))
+        return f"adapted attack not run: {self.unadapted}" if self.unadapted else ""
 
     @property
     def objectives(self) -> Objectives:
@@ -117,15 +214,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Points that may be compared with one another.
+    """Points that may be compared with one another, the undominated (``best``) first, then by label.
 
-    Attributes:
-        card: the threat model, with the most rounds seen; attacks that need fewer use fewer.
-        task: settings that all points share.
-        points: the undominated first, then by label.
-        best: aligned with ``points``, whether none of the others dominates it.
-        settled: aligned, for a dominated point: whether some point that dominates it is better beyond the spread in an
-            objective; True for the others.
+    ``card`` has the most rounds seen; ``task`` is what all share. ``settled``, of a dominated point: whether some point that
+    dominates it is better beyond the spread in an objective; True for the others.
     """
 
     card: ThreatModel
@@ -152,14 +244,9 @@ Judged = tuple[Provenance, Verdict]
 def frontiers(
     results: Mapping[Path, Result], verdicts: Verdicts, known: Baselines | None = None
 ) -> tuple[Frontier, ...]:
-    """Return one frontier for each threat model and task, in the order in which they come.
+    """Return one frontier for each threat model and task; ``known`` are accuracies without any exchange.
 
     Uploads of whose runs no attack records accuracy and communication have no point.
-
-    Args:
-        results: of attacks and inferences, by their folders; of several budgets the largest.
-        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
-        known: accuracies without any exchange.
     """
     runs: dict[str, dict[int, About]] = {}
     for result in results.values():
@@ -171,7 +258,7 @@ def frontiers(
     groups: dict[str, list[Judged]] = {}
     for item in placed:
         groups.setdefault(_setting(item[0], placed), []).append(item)
-    return tuple(_frontier(members, lines, runs, known or {}) for members in groups.values())
+    return tuple(_frontier(members, runs, known or {}) for members in groups.values())
 
 
 def accuracies(about: About) -> tuple[float | None, float | None]:
@@ -202,16 +289,14 @@ def _task(made: Provenance) -> dict[str, Any]:
     return group | {"data set": made.dataset, "local work": local_work(made.run)}
 
 
-def _frontier(
-    members: Sequence[Judged], everything: Sequence[Judged], runs: Mapping[str, Mapping[int, About]], known: Baselines
-) -> Frontier:
+def _frontier(members: Sequence[Judged], runs: Mapping[str, Mapping[int, About]], known: Baselines) -> Frontier:
     uploads: dict[str, list[Judged]] = {}
     for item in members:
         uploads.setdefault(upload_key(item[0]), []).append(item)
     abouts = [list(runs[key].values()) for key in uploads]
     labels = point_labels([about[0] for about in abouts])
     points = [
-        _point(label, upload, trained, everything, known)
+        _point(label, upload, trained, known)
         for label, upload, trained in zip(labels, uploads.values(), abouts, strict=True)
     ]
     best = undominated([point.objectives for point in points])
@@ -248,21 +333,7 @@ def _severity(item: Judged) -> int:
     return list(BADGES).index(item[1].kind)
 
 
-def _elsewhere(group: Sequence[Judged], everything: Sequence[Judged]) -> str:
-    upload = upload_key(group[0][0])
-    worst = min(
-        (item for item in everything if upload_key(item[0]) == upload and item not in group),
-        key=_severity,
-        default=None,
-    )
-    if worst is None or not worst[1].claims or _severity(worst) >= min(map(_severity, group)):
-        return ""
-    return f"{BADGES[worst[1].kind]} under another threat model, to {worst[1].attack}"
-
-
-def _point(
-    label: str, group: Sequence[Judged], runs: Sequence[About], everything: Sequence[Judged], known: Baselines
-) -> Point:
+def _point(label: str, group: Sequence[Judged], runs: Sequence[About], known: Baselines) -> Point:
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
     trained, received = (
         [value for value in values if value is not None] for values in zip(*map(accuracies, runs), strict=True)
@@ -283,7 +354,6 @@ def _point(
         bytes=Spread.over([size[2] for size in sizes]),
         seeds=tuple(sorted(about.run_seed for about in runs)),
         unadapted=_unadapted(group),
-        elsewhere=_elsewhere(group, everything),
     )
 
 
@@ -370,5 +440,4 @@ def _row(point: Point, *, best: bool) -> dict[str, object]:
         "upload_scalars_per_client_round": point.scalars.mean,
         "upload_bytes_per_client_round": point.bytes.mean,
         "adapted_attack_not_run": point.unadapted,
-        "under_other_cards": point.elsewhere,
     }

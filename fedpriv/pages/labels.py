@@ -1,24 +1,108 @@
-"""Names and settings in words: methods and defenses by a study's labels, threat models, partitions, uploads."""
+"""Which results speak of one upload, how attacks are ranked, and what uploads, defenses and threat models are called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.alike import NOT_THE_UPLOAD
-from fedpriv.scoring.records import About, Labels, Provenance, ThreatModel
+from fedpriv.scoring.judgement import judge_page
+from fedpriv.scoring.reasons import Verdict
+from fedpriv.scoring.records import About, InferenceResult, Labels, Provenance, ReconstructionRecord, ThreatModel
+from fedpriv.scoring.storage import AttackRecord
 from fedpriv.util.config import plain
+
+R = TypeVar("R")
+
+NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
+"""Settings of a run that change neither the task nor the upload."""
+
+_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
+
+Result = AttackRecord | InferenceResult
+Verdicts = Mapping[tuple[Path, ...], Verdict]
+"""By the folders of a result, or of the same attack under several seeds."""
+
+
+def reach_key(about: Provenance) -> str:
+    """Return the key that all settings of a sweep share: that of the upload but for local work; empty outside a sweep."""
+    return "" if about.reach is None else upload_key(about, _LOCAL_WORK)
+
+
+def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
+    """Return the key that all attacks and seeds on one upload share, ``besides`` some settings of local work."""
+    run = {name: value for name, value in (plain(about.run) or {}).items() if name not in NOT_THE_UPLOAD}
+    if besides and "training" in run:
+        run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
+    defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
+    group = [about.dataset, about.target, about.method, run, defenses]
+    return json.dumps(group, sort_keys=True, default=str)
+
+
+def about_of(result: Result) -> Provenance:
+    """Return the provenance of a result."""
+    return result.about if isinstance(result, AttackRecord) else result
+
+
+def over_seeds(results: Mapping[Path, Result]) -> list[tuple[Path, ...]]:
+    """Return the folders of each attack, those of several seeds together, in the order in which they come.
+
+    It is the same attack where options, stage, upload and threat model are.
+    """
+    paths: dict[str, list[Path]] = {}
+    for folder, result in results.items():
+        about = about_of(result)
+        variant = [about.attack, plain(about.options), about.stage_name, plain(about.knowledge)]
+        key = upload_key(about) + json.dumps(variant, sort_keys=True, default=str)
+        paths.setdefault(key, []).append(folder)
+    return [tuple(folders) for folders in paths.values()]
+
+
+def judge_results(results: Mapping[Path, Result]) -> dict[tuple[Path, ...], Verdict]:
+    """Judge all results of a page, one by one and over seeds.
+
+    Raises:
+        UserError: where an attack was not scored.
+    """
+    several = [folders for folders in over_seeds(results) if len(folders) > 1]
+    single: dict[tuple[Path, ...], Result] = {(folder,): result for folder, result in results.items()}
+    return judge_page(single, {folders: [(folder,) for folder in folders] for folders in several})
+
+
+def by_folder(attacks: Sequence[AttackRecord], members: Mapping[Path, InferenceResult]) -> dict[Path, Result]:
+    """Return attacks and inferences by their folders."""
+    return {**{attack.directory: attack for attack in attacks}, **members}
+
+
+# ---------------------------------------------------------------- rankings
+
+
+def card_key(knowledge: ThreatModel) -> str:
+    """Return the key that is the same for all attacks under one threat model."""
+    return json.dumps(plain(knowledge), sort_keys=True)
+
+
+def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[list[R]]:
+    """Return one ranking for each threat model, by mean advantage; the one with the strongest attack comes first."""
+    cards: dict[str, list[R]] = {}
+    for item in items:
+        cards.setdefault(card_key(record(item).knowledge), []).append(item)
+
+    def gain(item: R) -> float:
+        return record(item).advantage_db.mean
+
+    ranked = [sorted(members, key=gain, reverse=True) for members in cards.values()]
+    return sorted(ranked, key=lambda members: gain(members[0]), reverse=True)
+
+
+# ---------------------------------------------------------------- names
 
 
 def labelled(label: str, title: str, name: str) -> str:
-    """Return the name of a method or a defense in tables.
-
-    Args:
-        label: what its study calls it; empty outside a study.
-        title: the label where the study made it up and it holds the registry name already; else empty.
-        name: the registry name, with options where it has some.
+    """Return the name of a method or a defense in tables: a study's title or label, and the registry name.
 
     >>> labelled("My prototypes", "", "fedproto"), labelled("", "", "fedproto")
     ('My prototypes (fedproto)', 'fedproto')
@@ -74,11 +158,9 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def upload_size(about: About) -> tuple[float, float, float] | None:
-    """Return the size of one client's upload in a round, or None where it is not known.
+    """Return scalars, numbers of 32 bits, and bytes of one client's upload in a round, or None where it is not known.
 
-    Returns:
-        Scalars, everything counted; numbers of 32 bits, what the field counts being counted by its bits, so that encoders
-        gain what they save, and labels, ids and counts as one number each; bytes, everything counted.
+    Of numbers of 32 bits, what the field counts is counted by its bits, so that encoders gain what they save.
     """
     if about.run is None or about.communication is None:
         return None

@@ -1,18 +1,20 @@
-"""Making pages from templates, writing numbers in them, and leaving out what cannot be read."""
+"""Making pages from templates, writing numbers in them, tables as CSV, and leaving out what cannot be read."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fedpriv.scoring.verdict import premise_words
 from fedpriv.util.errors import UserError
-from fedpriv.util.escape import Markdown, code_block, code_span, markdown, visible
+from fedpriv.util.escape import Markdown, code_block, code_span, csv_cell, markdown, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,15 +26,10 @@ SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrol
 
 
 def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -> Environment:
-    """Return the home of the templates in ``fedpriv/pages/templates``.
+    """Return the home of the templates in ``fedpriv/pages/templates``, of HTML with ``autoescape``, else of Markdown.
 
-    Every text that a template shows is escaped, without the template's doing: in HTML by jinja, in Markdown by
-    :func:`fedpriv.util.escape.markdown`. Filters of Markdown: ``code`` and ``block`` for code in a line and in lines of
-    its own, ``cells`` for a row of a table.
-
-    Args:
-        autoescape: for HTML; otherwise templates are Markdown.
-        filters: beside those of every page.
+    Every text that a template shows is escaped, without the template's doing. Filters of Markdown: ``code`` and ``block``
+    for code in a line and in lines of its own, ``cells`` for a row of a table.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -78,6 +75,49 @@ def markdown_cells(values: Iterable[object]) -> Markdown:
     a\|b | [1, 2]
     """
     return Markdown(" | ".join(map(markdown, values)))
+
+
+@cache
+def attack_pages() -> dict[str, str]:
+    """Return the Markdown of each attack's page of the documentation, by the attack's name; one may be about several.
+
+    Headings begin with the names: ``# dip, joint and pixels: ...``. Of two pages about one attack its own is taken.
+    """
+    shared: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    for file in sorted(resources.files("fedpriv.pages").joinpath("manual").iterdir(), key=lambda item: item.name):
+        if not file.name.endswith(".md") or file.name == "README.md":
+            continue
+        text = file.read_text(encoding="utf-8")
+        heading = text.partition("\n")[0].removeprefix("# ").partition(":")[0]
+        shared |= dict.fromkeys(heading.replace(", ", " and ").split(" and "), text)
+        texts[file.name.removesuffix(".md")] = text
+    return {name: texts.get(name, text) for name, text in shared.items()}
+
+
+# ---------------------------------------------------------------- tables
+
+
+@cache
+def columns() -> dict[str, list[str]]:
+    """Return the columns of each table by its file; ``columns.csv`` has their types, units and meanings."""
+    tables: dict[str, list[str]] = {}
+    for row in csv.DictReader(io.StringIO((resources.files("fedpriv.pages") / "columns.csv").read_text("utf-8"))):
+        tables.setdefault(row["table"], []).append(row["name"])
+    return tables
+
+
+def table_text(name: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a table as CSV; what is missing of a row, or None, is left empty.
+
+    Raises:
+        ValueError: for a row with a column that the table does not have.
+    """
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, columns()[name], lineterminator="\n")
+    table.writeheader()
+    table.writerows({column: csv_cell(value) for column, value in row.items()} for row in rows)
+    return buffer.getvalue()
 
 
 # ---------------------------------------------------------------- numbers
@@ -143,8 +183,7 @@ def gain_span(interval: Sequence[float] | None) -> str:
 # ---------------------------------------------------------------- what cannot be read
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """A folder that was to be reported on and is not, and why: the file in it, and what is wrong there, in one line."""
 
     folder: str
@@ -155,12 +194,7 @@ class LeftOut:
 
 
 def readable(folders: Iterable[Path], read: Callable[[Path], T]) -> tuple[dict[Path, T], list[LeftOut]]:
-    """Read folders, each in full; return what those hold that can be read, and the others with the reason.
-
-    Args:
-        folders: to read.
-        read: checks and returns all that a page takes from a folder.
-    """
+    """Read folders, each in full; return what those hold that can be read, and the others with the reason."""
     values: dict[Path, T] = {}
     damaged: list[LeftOut] = []
     for folder in folders:

@@ -10,8 +10,7 @@ from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.pages.labels import defense_label, method_label
-from fedpriv.scoring.records import PrivacyAuditRecord
-from fedpriv.scoring.records.privacy_audit import AuditWord
+from fedpriv.scoring.records import AuditWord, PrivacyAuditRecord
 from fedpriv.scoring.storage import AttackRecord
 
 TITLE: Final = "Privacy claims"
@@ -38,24 +37,14 @@ _FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A guarantee accounted over a whole run.
-
-    Attributes:
-        words: of which upload, by which defense, epsilon and delta over how many releases.
-        conditions: (name, value) of everything it rests on, as the defense states it.
-    """
+    """A guarantee accounted over a whole run, in words, and (name, value) of everything it rests on."""
 
     words: str
     conditions: tuple[tuple[str, str], ...]
 
 
 def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
-    """Return a guarantee in words.
-
-    Args:
-        name: of the upload.
-        record: an entry of ``privacy`` of a run's ``summary.json``.
-    """
+    """Return a guarantee of the upload ``name`` in words, from an entry of ``privacy`` of a run's ``summary.json``."""
     spent, of_weights = record.get("epsilon"), record.get("epsilon_of_weights")
     text = "no guarantee" if of_weights is None else f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
     text = text if spent is None else f"epsilon {spent:.4g}"

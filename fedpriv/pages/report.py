@@ -7,23 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpriv.pages.alike import Verdicts, by_folder, judge_results
-from fedpriv.pages.baselines import Baselines, gain_over_local, gain_words
-from fedpriv.pages.charts import image_source
-from fedpriv.pages.columns import ordered, table_files
-from fedpriv.pages.entries import federations, groups_of
-from fedpriv.pages.findings import findings
+from fedpriv.pages.charts import WITHOUT_LOCAL, effect_words, frontier_svg, image_source
+from fedpriv.pages.entries import WORDS, federations, groups_of, score_sections, sweeps_of
+from fedpriv.pages.findings import SIGNS, findings
 from fedpriv.pages.frontier import MOMENTS, accuracies, card_cell, frontier_rows, frontiers, gain_cells
-from fedpriv.pages.frontier_chart import WITHOUT_LOCAL, describe, effect_words, frontier_svg
-from fedpriv.pages.labels import card_lines, upload_size
-from fedpriv.pages.page import LeftOut, environment, with_script
+from fedpriv.pages.labels import Verdicts, by_folder, card_lines, judge_results, strongest_first, upload_size
+from fedpriv.pages.page import LeftOut, columns, environment, table_text, with_script
 from fedpriv.pages.privacy import TITLE, Guarantee, audited_claims, defenses
-from fedpriv.pages.reach import reach_curves, reach_rows, reach_svg
-from fedpriv.pages.scores import WORDS, score_sections
-from fedpriv.pages.upload_card import MEANINGS, SIGNS, short_name, upload_cards
+from fedpriv.pages.run_records import Baselines, gain_over_local, gain_words
 from fedpriv.scoring.floors import CONTROL, LABELS, SHUFFLED
-from fedpriv.scoring.ranking import budget_value, in_order, largest_budgets, reach_label, stage_name
-from fedpriv.scoring.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance, Verdict
+from fedpriv.scoring.reasons import Verdict
+from fedpriv.scoring.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.scoring.redaction import NONE, stricter
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER, objective_words, words
@@ -43,14 +37,7 @@ _FILTERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class UnfinishedCell:
-    """A cell of a study that has no result, or not all of them.
-
-    Attributes:
-        cell: its name in the study.
-        method, defense, target, seed: what it is.
-        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone or damaged.
-        why: one line.
-    """
+    """A cell of a study that has no result, or not all; ``lost`` where results that were made are gone or damaged."""
 
     cell: str
     method: str
@@ -65,14 +52,8 @@ class UnfinishedCell:
 class StudyFacts:
     """Additions of a study to the results of its attacks.
 
-    Attributes:
-        cells: how many it has.
-        failed: those that are not done.
-        privacy: guarantees accounted over whole runs.
-        commands: what made it; of several studies each one's.
-        settings: (title, what the study asked for as JSON) of each study.
-        labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
-        trained_only: nothing is attacked in it.
+    ``failed`` are cells that are not done; ``settings`` (title, what was asked for as JSON) of each study; ``labels`` by the
+    resolved folder of a result. ``trained_only``: nothing is attacked in it.
     """
 
     cells: int
@@ -90,12 +71,7 @@ class StudyFacts:
 
 
 def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path] = ()) -> None:
-    """Write ``report.html``, ``report.md``, tables and pictures into the folder ``out``.
-
-    Args:
-        directories: attack directories that have been scored.
-        out: folder to write to; it is made where it is missing.
-        inferred: folders that hold a ``membership.json`` or a ``property.json``.
+    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``.
 
     Raises:
         UserError: when there are none, or one is damaged or was not scored.
@@ -141,51 +117,41 @@ def write_results(
         left_out: results that could not be read, which the page names.
         audits: of claims of differential privacy.
         redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
-
-    Raises:
-        UserError: when an attack was not scored.
     """
     called = {} if study is None else study.labels
     results = [_shown(attack, called, redact) for attack in attacks]
     scores = {folder: _labelled(record, folder, called) for folder, record in inferred.items()}
-    # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
-    largest = largest_budgets(results, scored, lambda attack: attack.about)
-    verdicts = judge_results(by_folder(results, scores))
-    points = frontiers(by_folder(largest, scores), verdicts, alone)
-    said = findings(by_folder(largest, scores), verdicts)
-    reaches = reach_curves(in_order(results, scored), verdicts, said)
-    drawn = {f"reach-{n}-{slug(curve.name)}.svg": reach_svg(curve) for n, curve in enumerate(reaches, start=1)}
-    groups = groups_of(largest, verdicts)
+    everything = by_folder(results, scores)
+    verdicts = judge_results(everything)
+    points, said = frontiers(everything, verdicts, alone), findings(everything, verdicts)
+    groups = groups_of(results, verdicts)
     # A study's command makes all of its results, so it stands for what each of them recorded.
-    made: list[Provenance] = [*(attack.about for attack in largest), *scores.values()]
+    made: list[Provenance] = [*(attack.about for attack in results), *scores.values()]
     commands = [*(study.commands if study else ()), *(m.command for m in made if m.labels is None and m.command)]
-    versions = [", ".join(f"{k} {v}" for k, v in scored(attack).versions.items()) for attack in largest]
+    versions = [", ".join(f"{k} {v}" for k, v in scored(attack).versions.items()) for attack in results]
     values: dict[str, Any] = {
-        "count": len(largest),
+        "count": len(results),
         "scoring": len(scores),
-        "anchors": {entry.directory: entry.anchor for group in groups for entry in group.entries},
         "findings": said,
-        "cards": upload_cards(said, largest),
-        "short_name": short_name,
-        "signs": [(SIGNS[state], state, meaning) for state, meaning in MEANINGS.items()],
+        "signs": [(sign, state, meaning) for state, (sign, meaning) in SIGNS.items()],
         "badges": BADGES,
         "together": TOGETHER,
-        "federations": federations(largest, said),
+        "federations": federations(results, said),
         "groups": groups,
         "frontiers": [
-            {"frontier": item, "card": card_lines(item.card), "words": describe(item), "chart": image_source(svg)}
+            {"frontier": item, "card": card_lines(item.card), "chart": image_source(frontier_svg([item]))}
             for item in points
-            if len(item.points) > 1 and (svg := frontier_svg([item]))
+            if len(item.points) > 1
         ],
-        "reaches": list(zip(reaches, drawn, map(image_source, drawn.values()), strict=True)),
-        "defenses": defenses(largest, audits),
+        "sweeps": sweeps_of(groups, said),
+        "defenses": defenses(results, audits),
         "audited": audited_claims(audits),
         "scores": score_sections(scores, verdicts),
         "score_words": WORDS,
         "study": study,
         "commands": list(dict.fromkeys(commands)),
         "versions": list(dict.fromkeys(versions)),
-        "words": {"control": CONTROL, "without_local": WITHOUT_LOCAL},
+        "words": {"control": CONTROL, "shuffled": SHUFFLED, "without_local": WITHOUT_LOCAL},
         "runs": runs,
         "left_out": left_out,
     }
@@ -193,12 +159,11 @@ def write_results(
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, _FILTERS),
         "report.md": environment(autoescape=False, filters=_FILTERS).get_template("report.md.j2").render(values),
-        **table_files("results.csv", csv_rows(results, verdicts, alone)),
-        **({"frontier.svg": frontier_svg(points)} if points else {}),
-        **(table_files("frontier.csv", frontier_rows(points)) if points else {}),
-        **(table_files("reach.csv", reach_rows(reaches)) if reaches else {}),
-        **drawn,
+        "results.csv": table_text("results.csv", csv_rows(results, verdicts, alone)),
     }
+    if points:
+        files |= {"frontier.svg": frontier_svg(points)}
+        files |= {"frontier.csv": table_text("frontier.csv", frontier_rows(points))}
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
@@ -212,15 +177,6 @@ def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> At
     return replace(attack, about=about.model_copy(update={"redacted": stricter(about.redacted, rule)}))
 
 
-def slug(name: str) -> str:
-    """Return a name as part of a file name, of which no system takes more than some 250 bytes.
-
-    >>> slug("dip on entangled uploads of fedre, digits")
-    'dip-on-entangled-uploads-of-fedre-digits'
-    """
-    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())[:120]
-
-
 def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the sections that the page has, as (anchor, name)."""
     groups, study = values["groups"], values["study"]
@@ -229,7 +185,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     wanted = [
         ("findings", "Findings", values["findings"]),
         ("privacy", TITLE, values["audited"]),
-        ("reach", "Reach", values["reaches"]),
+        ("reach", "Reach", values["sweeps"]),
         ("runs", "What was attacked", values["findings"]),
         *((anchor, name, True) for anchor, name in models),
         ("frontier", "Frontier", values["frontiers"]),
@@ -250,18 +206,10 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def csv_rows(
     attack_records: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
 ) -> list[dict[str, object]]:
-    """Return the rows of ``results.csv`` by column, in its order; what was not measured is missing.
-
-    Args:
-        attack_records: scored attacks; the strongest under each threat model comes first.
-        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
-        alone: accuracies of clients that exchange nothing.
-
-    Raises:
-        UserError: when an attack was not scored.
-    """
-    rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in in_order(attack_records, scored)]
-    return [ordered("results.csv", row) for row in rows]
+    """Return the rows of ``results.csv`` by column, strongest first under each threat model."""
+    ranked = [attack for group in strongest_first(attack_records, scored) for attack in group]
+    rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in ranked]
+    return [{name: row[name] for name in columns()["results.csv"] if name in row} for row in rows]
 
 
 _COPIED = ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged", "seed")
@@ -301,10 +249,9 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
         **gain_cells({moment: gain_over_local([about], moment, alone) for moment in MOMENTS}),
         "upload_scalars_per_client_round": size[0],
         "upload_bytes_per_client_round": size[2],
-        "stage": stage_name(record),
-        "reach": reach_label(record),
+        "stage": record.stage_name,
+        "reach": record.reach_label,
         "round": max(row.round for row in record.targets),
-        "budget": budget_value(record),
         "converged_share": record.converged_share,
         "specific_share": record.specific_share,
         "objective_median": record.objective_median,

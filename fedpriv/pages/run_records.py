@@ -1,33 +1,33 @@
-"""A finished run as a report needs it: accuracy per client and round, traffic per round, and what follows from both."""
+"""A finished run as a report needs it: accuracy per client and round, traffic, and accuracy without any exchange."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
-from fedpriv.federation.summary import RoundLine, RunSummary
-from fedpriv.pages.labels import partition_words
+from fedpriv.federation.summary import ReachedAccuracy, RoundLine, RunSummary
+from fedpriv.pages.labels import NOT_THE_UPLOAD, partition_words
+from fedpriv.scoring.intervals import combine, compare
+from fedpriv.scoring.records import About, Comparison
+from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
 COUNTS, UNITS = ("paper", "full"), ("scalars", "bytes")
 MOMENTS = {"after_training": "after training", "after_broadcast": "after broadcast"}
 """Moments of a round at which accuracy is taken, and their names."""
-FIGURES = {"pooled": "pooled accuracy", "mean": "accuracy, mean over clients"}
-"""Accuracies of a round that a target may be set for, and their names."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of every client in every round, by one way to predict, at one moment of the round.
+    """Accuracy of every client in every round: correctly classified test images, of how many, both ``(rounds, clients)``.
 
-    Attributes:
-        correct: ``(rounds, clients)`` correctly classified test images.
-        total: ``(rounds, clients)`` test images, at least 1.
-        counted: ``(rounds, clients)``, False where a client counts in no figure over clients; each round has one that does.
+    ``counted`` is False where a client counts in no figure over clients; each round has one that does.
     """
 
     correct: np.ndarray
@@ -55,8 +55,7 @@ class Accuracy:
         return np.asarray(self.per_client.std(axis=1, where=self.counted))
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """The first round whose accuracy is at least a target, and by (count, unit) all that was sent until its end."""
 
     round: int
@@ -101,9 +100,9 @@ class RunRecord:
         """Return ``(rounds,)``: all that was sent up to and with each round, counted as in :data:`COUNTS`."""
         return np.asarray(np.cumsum(self.traffic[count, unit]))
 
-    def reach(self, target: float, moment: str, predictor: str = "", figure: str = "pooled") -> Cost | None:
-        """Return the cost until an accuracy, a key of :data:`FIGURES`, first was ``target``; None if it never was."""
-        there = np.flatnonzero(getattr(self.at(moment, predictor), figure) >= target)
+    def reach(self, target: float, moment: str, predictor: str = "") -> Cost | None:
+        """Return the cost until pooled accuracy first was ``target``; None if it never was."""
+        there = np.flatnonzero(self.at(moment, predictor).pooled >= target)
         if not len(there):
             return None
         first = int(there[0])
@@ -145,11 +144,7 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
 
 
 def check_run(directory: Path) -> None:
-    """Check all that a page takes from a run, and that the run came to its end.
-
-    Raises:
-        UserError: naming what is wrong.
-    """
+    """Check all that a page takes from a run, and that it came to its end; errors as :func:`load_runs`."""
     load_runs([directory])
 
 
@@ -248,3 +243,72 @@ TEST_IMAGES = (
     "seed",
 )
 """Settings that decide which images a client is tested on."""
+
+
+# ---------------------------------------------------------------- without any exchange
+
+
+ALONE = "local"
+"""The method without any exchange."""
+
+Baselines = Mapping[tuple[str, int], ReachedAccuracy]
+"""Accuracies of clients that exchange nothing, by who they are (:func:`same_clients`) and the seed."""
+
+_MAY_DIFFER = (*NOT_THE_UPLOAD, "method", "options", "defenses")
+
+
+def same_clients(run: RunConfig) -> str:
+    """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
+    group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
+    return json.dumps(group | {"dataset": dataset_title(run)}, sort_keys=True, default=str)
+
+
+def baselines(runs: Sequence[Path]) -> Baselines:
+    """Return the accuracies of those of some finished runs that are of clients which exchange nothing."""
+    opened = [RunDirectory.open(path) for path in runs]
+    return {
+        (same_clients(run.config), run.config.seed): run.summary.accuracy["after_training"]
+        for run in opened
+        if run.config.method == ALONE
+    }
+
+
+def beside(about: About, known: Baselines) -> ReachedAccuracy | None:
+    """Return the accuracy of a run's clients without any exchange, of the same seed; None where no such run is known."""
+    return None if about.run is None else known.get((same_clients(about.run), about.run.seed))
+
+
+def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Comparison | None:
+    """Return the accuracy of runs of one upload, one a seed, less that of the same clients without any exchange.
+
+    Both after the last round, as a share of all test images; the interval is over clients, seeds combined. None where a seed
+    lacks either run; without an interval where a run did not record its clients one by one.
+    """
+    results = []
+    for about in runs:
+        current, alone = about.run_accuracy.get(moment), beside(about, known)
+        if current is None or alone is None:
+            return None
+        results.append(_difference(current, alone))
+    return combine(results)
+
+
+def _difference(current: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
+    if not current.clients or len(current.clients) != len(alone.clients):
+        facts = {"measure": "accuracy", "stratum": "all", "against": ALONE, "least": 0.0, "p_value": None, "ci95": None}
+        return Comparison.model_validate(facts | {"mean": current.pooled - alone.pooled, "n": 1, "n_clients": 1})
+    (right, total), (right_alone, _) = np.array([current.clients, alone.clients], dtype=np.float64).swapaxes(1, 2)
+    values, clients = (right - right_alone) / total, range(len(total))
+    return compare(values, clients, measure="accuracy", against=ALONE, least=0.0, weights=total)
+
+
+def gain_words(comparison: Comparison | None) -> str:
+    """Return a gain in points of a hundred as a table shows it, with its interval; "–" for None.
+
+    >>> gain_words(compare([0.1, 0.2, 0.1], [0, 1, 2], measure="accuracy", against="local", least=0.0))
+    '+13.3 [-1.0, +27.7]'
+    """
+    if comparison is None or comparison.mean is None:
+        return "–"
+    interval = "" if comparison.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in comparison.ci95))
+    return f"{100 * comparison.mean:+.1f}{interval}"

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpriv.pages.charts import Line, accuracy_chart, image_source
-from fedpriv.pages.columns import table_files
-from fedpriv.pages.page import LeftOut, environment, percent, quantity
+from fedpriv.pages.page import LeftOut, environment, percent, quantity, table_text
 from fedpriv.pages.run_records import (
     COUNTS,
-    FIGURES,
     MOMENTS,
     TEST_IMAGES,
     UNITS,
@@ -25,7 +23,6 @@ from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
 TARGET_ACCURACY = 0.7
-_COUNTED = {"paper": "Labels, class ids and counts are left out.", "full": "Everything sent is counted."}
 
 
 class Picture(NamedTuple):
@@ -56,33 +53,24 @@ def write_runs_report(
     out: Path,
     *,
     target_accuracy: float = TARGET_ACCURACY,
-    target_of: str = "pooled",
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
-    Args:
-        directories: finished runs.
-        out: folder to write to; it is made where it is missing.
-        target_accuracy: for the cost of reaching it, in (0, 1].
-        target_of: which accuracy that is: ``pooled`` or ``mean`` (over clients).
-        attacks: file name of the page about attacks beside this one, or None.
-        left_out: results that could not be read, which the page names.
-
     Raises:
-        UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
+        UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
     """
     if not directories:
         raise UserError("report: no run directories; give at least one")
-    check_target(target_accuracy, target_of)
+    check_target(target_accuracy)
     runs = load_runs(directories)
     rows = [
         Row(
             f"{run.label}, {predictor}" if predictor else run.label,
             run,
             predictor,
-            {moment: run.reach(target_accuracy, moment, predictor, target_of) for moment in MOMENTS},
+            {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS},
         )
         for run in runs
         for predictor in run.predictors
@@ -102,7 +90,6 @@ def write_runs_report(
         "shared": shared,
         "unlike": [name for name in TEST_IMAGES if name in names and name not in shared],
         "target": target_accuracy,
-        "accuracy_name": FIGURES[target_of],
         "attacks": attacks,
         "left_out": left_out,
         "moments": MOMENTS,
@@ -113,8 +100,8 @@ def write_runs_report(
         ],
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
-    files = {picture.file: picture.svg for picture in (*by_round, *by_scalars)}
-    files |= table_files("runs.csv", [_csv_row(row, target_accuracy, target_of) for row in rows])
+    files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
+    files["runs.csv"] = table_text("runs.csv", [_csv_row(row, target_accuracy) for row in rows])
     for file, escaped in ((PAGE, True), ("runs.md", False)):
         home = environment(autoescape=escaped, filters={"sizes": sizes})
         files[file] = home.get_template(f"{file}.j2").render(values)
@@ -122,14 +109,12 @@ def write_runs_report(
         write_text(out / file, text)
 
 
-def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
-    """Check a target accuracy and which accuracy it is of.
+def check_target(target_accuracy: float) -> None:
+    """Check a target accuracy.
 
     Raises:
-        UserError: unless it lies above 0 and at most at 1, and is ``pooled`` or ``mean``.
+        UserError: unless it lies above 0 and at most at 1.
     """
-    if target_of not in FIGURES:
-        raise UserError(f"target_of={shown(target_of)}: expected {' or '.join(FIGURES)}")
     if not 0 < target_accuracy <= 1:
         raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 
@@ -158,28 +143,21 @@ def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
     return pictures
 
 
-def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
-    pictures = []
-    for count, left_out in _COUNTED.items():
-        each = [(run, run.cumulative(count, "scalars"), run.at("after_training").pooled) for run in runs]
-        text = "; ".join(f"{run.label} {percent(pooled[-1])} after {int(sent[-1]):,}" for run, sent, pooled in each)
-        silent = [run.label for run, sent, _ in each if not sent[-1]]
-        lines = [Line(run.label, sent, pooled) for run, sent, pooled in each]
-        pictures.append(
-            Picture(
-                f"accuracy-by-scalars-{count}.svg",
-                accuracy_chart(
-                    lines, f"Accuracy by communication, {count} count", "scalars on the wire, all clients, up and down"
-                ),
-                f"Line chart of pooled accuracy after training by scalars sent so far, {count} count, at the end: {text}",
-                f"Pooled accuracy after training; up and down of all clients, summed over rounds. {left_out}"
-                + (f" Nothing was sent by {', '.join(silent)}." if silent else ""),
-            )
-        )
-    return pictures
+def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
+    each = [(run, run.cumulative("full", "scalars"), run.at("after_training").pooled) for run in runs]
+    text = "; ".join(f"{run.label} {percent(pooled[-1])} after {int(sent[-1]):,}" for run, sent, pooled in each)
+    silent = [run.label for run, sent, _ in each if not sent[-1]]
+    lines = [Line(run.label, sent, pooled) for run, sent, pooled in each]
+    return Picture(
+        "accuracy-by-scalars.svg",
+        accuracy_chart(lines, "Accuracy by communication", "scalars on the wire, all clients, up and down"),
+        f"Line chart of pooled accuracy after training by scalars sent so far, at the end: {text}",
+        "Pooled accuracy after training; everything sent up and down by all clients, summed over rounds."
+        + (f" Nothing was sent by {', '.join(silent)}." if silent else ""),
+    )
 
 
-def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
+def _csv_row(row: Row, target: float) -> dict[str, object]:
     run = row.run
     values: dict[str, object] = {
         "run": run.label,
@@ -189,7 +167,6 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         **{name: getattr(run.config, name) for name in ("dataset", "models", "clients", "rounds", "seed")},
         "partition": settings(run.config)["partition"],
         "target_accuracy": target,
-        "target_of": figure,
         "seconds": run.summary.seconds,
     }
     for moment, cost in row.costs.items():

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
+from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
@@ -78,21 +79,11 @@ class StudyFile(_Part):
 
 
 class CellAttack(_Part):
-    """A result of a cell.
-
-    Attributes:
-        attack: name.
-        path: of its folder, from the study's.
-        status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
-        error: why it failed or is left out, or None.
-        seconds: it took, or None.
-        stage, budget: or None.
-    """
+    """A result of a cell: its folder, ``pending``, ``done``, ``failed`` or ``left out``, and why; wall seconds."""
 
     attack: str
     path: str
     stage: str | None = None
-    budget: int | None = None
     status: str
     error: str | None = None
     seconds: _Seconds = None
@@ -162,11 +153,7 @@ def accounts(folder: Path) -> list[Path]:
 
 
 def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
-    """Return a line for each cell of a study, also of those that its shards are at; none where it has no list.
-
-    Args:
-        folder: of the study.
-        besides: accounts of shards that are not asked.
+    """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at.
 
     Raises:
         UserError: when a list is damaged, naming the line and the field.
@@ -217,13 +204,4 @@ def _check(shape: type[T], value: Any, where: str) -> T:
     try:
         return shape.model_validate(dict(value))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(step) for step in first["loc"])
-        if first["type"] == "missing":
-            raise UserError(f"{where}: field {name!r} is missing") from error
-        wanted = "an object" if first["type"] == "model_type" else first["msg"].removeprefix("Input should be a ")
-        raise UserError(f"{where}: {name}: expected {_with_article(wanted)}, got {first['input']!r}") from error
-
-
-def _with_article(wanted: str) -> str:
-    return wanted if wanted.startswith("an ") else f"a {wanted}"
+        raise UserError(f"{where}: {first_fault(error)}") from error

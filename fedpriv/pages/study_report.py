@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.baselines import baselines
 from fedpriv.pages.labels import labelled
 from fedpriv.pages.page import LeftOut, readable
 from fedpriv.pages.privacy import Guarantee, guarantee
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, load_scored, write_results
+from fedpriv.pages.run_records import baselines
 from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.scoring.records import InferenceResult, Labels
 from fedpriv.scoring.storage import AttackRecord, holds_scores, load_scores
@@ -26,15 +26,7 @@ def is_study(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class StudyResults:
-    """All that a page takes from a study.
-
-    Attributes:
-        attacks: results of attacks that return images, by their folders.
-        scores: results of inferences.
-        runs: finished runs.
-        facts: the study's own.
-        left_out: finished runs that cannot be read. Results that cannot be are lost cells of the facts.
-    """
+    """All that a page takes from a study: attacks, inferences, finished runs, its facts, and runs that cannot be read."""
 
     attacks: Mapping[Path, AttackRecord]
     scores: Mapping[Path, InferenceResult]

@@ -21,8 +21,7 @@ from fedpriv.pipeline.premise import premise_of
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED, train_class_evaluator
-from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget, Premise, Reach, Upload
+from fedpriv.scoring.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
@@ -41,10 +40,10 @@ from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
 from fedpriv.util import files
+from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
@@ -62,7 +61,7 @@ class AttackContext:
     source: Source  # that is attacked
     plan: AttackPlan  # by which cases are built
     cases: dict[str, Case] = field(default_factory=dict)  # by attack
-    trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks, controls and budgets share
+    trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
     scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
 
     def case_for(self, job: Job) -> Case:
@@ -285,7 +284,6 @@ def _about(ground: AttackContext, job: Job, command: str) -> About:
     return About(
         **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
         caveat=job.attack.caveat(_problem(ground, case, case.targets)),
-        budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
         device=str(source.device),
         **more,
     )

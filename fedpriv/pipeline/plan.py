@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.numerics import Numerics, read_numerics
-from fedpriv.util.pairs import mapping
+from fedpriv.util.compute import Numerics, read_numerics
+from fedpriv.util.config import mapping
+from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -50,18 +50,17 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack as it is run: at one budget."""
+    """One attack as it is run."""
 
     name: str  # the attack's
-    attack: Attack  # with its budget set
-    budget: int | None = None  # value of the attack's budget field where the plan lists budgets
+    attack: Attack  # with its options
     control: bool = True  # shuffled uploads are attacked too
     suffix: str = ""  # of the name of its folder, of a setting of local work but the first
 
     @property
     def folder(self) -> str:
-        """Name of the folder of its result: ``dip``, ``dip@300``, ``dlg-reach-4``."""
-        return self.name + self.suffix + ("" if self.budget is None else f"@{self.budget}")
+        """Name of the folder of its result: ``dip``, ``dlg-reach-4``."""
+        return self.name + self.suffix
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class AttackPlan:
     seed: int = 0  # of targets, attacks and scores
     round: int | None = None  # whose uploads are attacked; None for the last stored
     rounds_seen: int | None = None  # that attacks across rounds use; None for all that are stored
-    budgets: tuple[int, ...] = ()  # values of each attack's budget field, ascending; empty leaves it as it is
-    control: bool = True  # shuffled uploads are attacked too, at the largest budget
+    control: bool = True  # shuffled uploads are attacked too
     chunk_rows: int | None = None  # rows at a time
     device: str = "auto"  # a name of ``--device``
     download: bool = False  # fetch the data set where it is missing
@@ -97,18 +95,8 @@ class AttackPlan:
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
 
     def jobs(self) -> tuple[Job, ...]:
-        """Return every attack to run, an attack's budgets ascending."""
-        return tuple(
-            self._job(name, made, budget)
-            for name, made in self.attacks.items()
-            for budget in ((self.budgets or (None,)) if made.budget else (None,))
-        )
-
-    def _job(self, name: str, made: Attack, budget: int | None) -> Job:
-        if budget is None:
-            return Job(name, made, None, self.control, self.suffix)
-        control = self.control and budget == max(self.budgets)
-        return Job(name, replace(made, **{str(made.budget): budget}), budget, control, self.suffix)
+        """Return every attack to run."""
+        return tuple(Job(name, made, self.control, self.suffix) for name, made in self.attacks.items())
 
     def card_for(self, attack: Attack, stored: int) -> ThreatModel:
         """Return an attack's card, which says how many of the stored rounds it uses."""
@@ -129,7 +117,6 @@ def plan_of(
     target: str,
     chosen: Mapping[str, Any],
     card: ThreatModel,
-    budgets: tuple[int, ...],
     settings: Mapping[str, Any],
     **more: Any,
 ) -> AttackPlan:
@@ -143,7 +130,6 @@ def plan_of(
         card=card,
         n_targets=settings.get("targets"),
         rounds_seen=settings.get("rounds_seen"),
-        budgets=budgets,
         control=settings.get("control", True),
         chunk_rows=settings.get("chunk_rows"),
         redact=read_rule(settings.get("redact")),
@@ -161,13 +147,10 @@ def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
-    from fedpriv.attacks import target_names
+    from fedpriv.attacks import refuse_unknown_target
     from fedpriv.wire.kinds import payload_kind
-    from fedpriv.wire.payload import DECLARED
-    from fedpriv.wire.payloads import PAYLOADS
 
-    if not isinstance(target, str) or (target not in DECLARED and target not in PAYLOADS):
-        raise unknown_name("target", target, target_names())
+    refuse_unknown_target(target)
     return payload_kind(target).kind
 
 
@@ -234,15 +217,11 @@ def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
 
 def with_settings(
     names: Sequence[str], settings: Mapping[str, Any], beneath: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return attacks by name as settings of a verb make them, and the budgets that each is run with."""
-    budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
-    if iterations is not None and budgets:
-        raise UserError("iterations and budget exclude each other: budget lists the iterations")
-    given, restarts = settings.get("attack_option", ()), settings.get("restarts")
-    options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
-    merged = {name: {**beneath.get(name, {}), **option} for name, option in options.items()}
-    return build_attacks(names, merged), budgets
+) -> dict[str, Any]:
+    """Return attacks by name as settings of a verb make them."""
+    given, flags = settings.get("attack_option", ()), ("iterations", "restarts")
+    options = options_by_attack(names, given, **{flag: settings.get(flag) for flag in flags})
+    return build_attacks(names, {name: {**beneath.get(name, {}), **option} for name, option in options.items()})
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -259,7 +238,6 @@ def options_by_attack(
     *,
     iterations: int | None = None,
     restarts: int | None = None,
-    budgets: Sequence[int] = (),
 ) -> dict[str, dict[str, Any]]:
     """Hand each option to every attack that has such a field, or to the one that it names."""
     from fedpriv.attacks import ATTACKS
@@ -288,7 +266,6 @@ def options_by_attack(
     fields_of = {name: kind.budget for name, kind in kinds.items() if kind.budget}
     flags = {
         "iterations": (iterations, fields_of),
-        "budget": (budgets or None, fields_of),
         "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
     }
     for flag, (value, takers_by_field) in flags.items():
@@ -299,8 +276,7 @@ def options_by_attack(
         for name, current in takers_by_field.items():
             if current in result[name]:
                 raise UserError(f"attack_option {current}: {flag} sets it for attack {name!r}; drop one of them")
-            if flag != "budget":
-                result[name][current] = value
+            result[name][current] = value
     return result
 
 
@@ -309,19 +285,6 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     hint = f"did you mean {close[0]!r}? " if close else ""
     listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
     return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
-
-
-def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending."""
-    try:
-        budgets = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given or ())]
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"budget={shown(given)}: expected whole numbers with commas between, such as 100,300"
-        ) from error
-    if (given is not None and not budgets) or min(budgets, default=1) < 1 or len(set(budgets)) < len(budgets):
-        raise UserError(f"budget={shown(given)}: expected different numbers of at least 1")
-    return tuple(sorted(budgets))
 
 
 # ---------------------------------------------------------------- adapted to defenses

@@ -22,7 +22,7 @@ from fedpriv.scoring.premise import (
     rounding_of,
     steps_agreement,
 )
-from fedpriv.scoring.records.made import Cause, Premise
+from fedpriv.scoring.records import Cause, Premise
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.messages import Gradient, Raw, Update
 from fedpriv.util.errors import UserError

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.pipeline.plan import AttackPlan, LocalWork
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import payload_kind
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def _excluding(target: str, settings: Mapping[str, Any], *, on_run: bool) -> str
         return f"applies to uploads of trained weights, and {target} is none"
     if settings.get("rounds", 1) != 1:
         return "compares uploads that follow the same broadcast, those of the first round; drop rounds"
-    excluding = next((name for name in ("round", "budget") if settings.get(name)), None)
-    return f"reach and {excluding} exclude each other" if excluding else ""
+    return "reach and round exclude each other" if settings.get("round") else ""
 
 
 def sweep(

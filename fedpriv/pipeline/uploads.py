@@ -25,7 +25,7 @@ from fedpriv.scoring.verdict import premise_words
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.listener import SILENT
+from fedpriv.util.parallel import SILENT
 
 Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult], tuple[str, ...]]
 """Records of attacks and of inferences by folder, and a line for each thing that was left out."""
@@ -68,7 +68,7 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
     if rounds_seen is not None and rounds_seen > rounds:
         where = f"rounds_seen={shown(rounds_seen)}"
         raise UserError(f"{where}: {rounds} round(s) were handed in; expected no more")
-    built, budgets = with_settings(suite.names, settings, suite.options)
+    built = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, built, target, rounds_seen)
     early = {
         name: f"uploads: of {rounds} round(s), but attack {name!r} uses {made.needs.min_rounds}; expected a "
@@ -92,5 +92,5 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
         notices.append("no negative control: shuffling uploads takes two clients at least")
     if any(name in JUDGED for name in chosen):
         notices.append("no independent classifier judges class images: it is trained on a run's data")
-    plan = plan_of(target, chosen, card, budgets, settings, seed=settings.get("seed", 0))
+    plan = plan_of(target, chosen, card, settings, seed=settings.get("seed", 0))
     return replace(plan, numerics=numerics_of(settings, source.device)), notices

@@ -1,4 +1,4 @@
-"""Judgement of a paper's claims: values beside intervals, orders beside intervals of differences.
+"""A paper's claims (``claim.json``), and whether they hold: values beside intervals, orders beside intervals of differences.
 
 A value of a trained claim holds where the whole 95 % interval of ours lies within the claim's tolerance of it, does not hold
 where the interval lies outside altogether, and cannot be told otherwise, or where anything but the paper's own setting was
@@ -9,12 +9,107 @@ at 97.5 % with Bonferroni's correction for as many as there are. Counts are exac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import FiniteFloat
 
 from fedpriv.scoring.intervals import TAIL
-from fedpriv.scoring.records import Comparison, Estimate
-from fedpriv.scoring.records.claim import ClaimedOrder, ClaimWord
+from fedpriv.scoring.records import RECORD_VERSION, Comparison, Estimate, Interval
+from fedpriv.util.config import Record
+
+ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told"]
+"""``below the floor``: a guess without the upload, or clients without any exchange, reach as much."""
+
+
+class ClaimCell(Record):
+    """One value of a table: what the paper prints, and ours over seeds beside a floor.
+
+    ``spread`` is the deviation that the paper prints; ``measured`` is None where the cell was not tried, ``verdict`` where
+    the paper gives no value. The floor is the strongest guess, or ``local``.
+    """
+
+    row: str
+    column: str
+    unit: str
+    digits: int
+    claimed: FiniteFloat | None
+    spread: FiniteFloat | None
+    measured: Estimate | None
+    floor: Estimate | None
+    floor_name: str
+    same_data: bool
+    same_setting: bool
+    verdict: ClaimWord | None
+    why: str
+    remark: str = ""
+
+
+class ClaimedOrder(Record):
+    """One comparison of a statement.
+
+    Attributes:
+        within: the column, or row, in which it is.
+        better, than: who is said to be ahead of whom.
+        difference: by how much it was, positive as the paper says; None where either was not measured.
+        ci95: its interval; None where there is none, or values are exact.
+        n: units over which the interval goes; of counts, the two values.
+        over: those units: clients, or seeds, each of which draws clients anew.
+        claimed: by how much the paper's values are; None where it gives none.
+    """
+
+    within: str
+    better: str
+    than: str
+    difference: FiniteFloat | None
+    ci95: Interval | None
+    n: int
+    over: Literal["clients", "seeds"] = "clients"
+    claimed: FiniteFloat | None
+
+
+class ClaimStatement(Record):
+    """A conclusion of a paper, its comparisons, and the verdict on all together."""
+
+    text: str
+    least: FiniteFloat
+    orders: tuple[ClaimedOrder, ...]
+    verdict: ClaimWord
+    why: str
+
+
+class ClaimCard(Record):
+    """``claim.json``.
+
+    ``setting`` is what all cells share; ``changed`` -> (the paper's, the one here) where settings differ from the paper's.
+    """
+
+    kind: Literal["claim"] = "claim"
+    version: Literal[4] = RECORD_VERSION
+    name: str
+    quantity: str
+    title: str
+    paper: str
+    where: str
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+    reading: str
+    scale: str
+    seeds: tuple[int, ...]
+    setting: Mapping[str, str]
+    changed: Mapping[str, tuple[str, str]]
+    cells: tuple[ClaimCell, ...]
+    statements: tuple[ClaimStatement, ...]
+    verdict: ClaimWord
+    left_out: tuple[str, ...]
+    command: str
+    versions: Mapping[str, str]
+    seconds: FiniteFloat
+    grids: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- judgement
+
 
 FEW = {"clients": 5, "seeds": 3}
 """Units below which nothing is said beyond them."""
@@ -41,15 +136,10 @@ def judge_value(
     same_data: bool = True,
     error: bool = False,
 ) -> Judged:
-    """Judge a printed value.
+    """Judge a printed value by ours (None: not measured), and by that of a guess without the upload.
 
-    Args:
-        printed: the value.
-        measured: ours, in the same unit; None where it was not measured.
-        same_setting: whether ours was measured in the paper's own setting; of counts it does not matter.
-        floor: of a guess without the upload; None for none.
-        same_data: whether ours, and the floor, are of the paper's data.
-        error: the value is an error, of which less means that more leaks.
+    ``same_setting``: ours was measured in the paper's own setting (of counts it does not matter); ``same_data``: ours, and
+    the floor, are of the paper's data; ``error``: less means that more leaks.
     """
     ends = floor.ci95 if floor is not None and same_data else None
     if ends is not None and (printed.value > ends[1] if error else printed.value < ends[0]):
@@ -73,13 +163,7 @@ def judge_value(
 
 
 def judge_order(orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float) -> Judged:
-    """Judge a statement over trained or attacked results by all of its comparisons.
-
-    Args:
-        orders: in words.
-        comparisons: the same with their degrees of freedom, positive as the paper says; None for what was not measured.
-        least: the least effect.
-    """
+    """Judge a statement over trained or attacked results by all its comparisons, positive as said; None: not measured."""
     known = [
         (said, one) for said, one in zip(orders, comparisons, strict=True) if one is not None and one.mean is not None
     ]

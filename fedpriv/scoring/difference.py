@@ -25,15 +25,8 @@ _SAME_DB = 1e-6
 class Difference:
     """The second result less the first.
 
-    Attributes:
-        quantity: what is compared: ``PSNR`` in dB where both attacked the same images, else the ``advantage`` over the best
-            guess in dB; ``AUC`` of inferences.
-        before: of the first.
-        after: of the second.
-        mean: the difference.
-        ci95: its 95 % interval; None where there is one client.
-        p_value: two-sided, of no difference; None where there is no interval.
-        paired: whether it goes image by image.
+    ``quantity`` is ``PSNR`` in dB where both attacked the same images (``paired``), else the ``advantage`` over the baseline
+    in dB; ``AUC`` of inferences. ``p_value`` is two-sided, of no difference; None with ``ci95`` where there is one client.
     """
 
     quantity: str

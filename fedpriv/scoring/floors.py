@@ -37,11 +37,9 @@ def optimal_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
 
 
 def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return class mean images of the auxiliary images ``(M, c, h, w)``.
+    """Return class mean images of the auxiliary images ``(M, c, h, w)``; the mean over all where a class has none.
 
-    One guess: the class means mixed by the target's shares of classes (one class for a prototype, the label encoding
-    for an entangled upload). M guesses: guess j is the mean of the class of member j mod m. A class without auxiliary images
-    is stood in for by the mean over all.
+    One guess: class means mixed by the target's shares of classes. Guess j of M: the mean of the class of member j mod m.
     """
     means, shares = truth.pool.class_means, truth.label_weights()
     if n_guesses == 1:

@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.definitions import ScoredGuesses, squared_errors
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
-from fedpriv.scoring.intervals import ByDesign, Kind, Values
-from fedpriv.scoring.records import Summary
-from fedpriv.scoring.records.reconstruction import Control
-from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import ByDesign, Kind, Means, Values
+from fedpriv.scoring.metrics import ScoredGuesses, squared_errors
+from fedpriv.scoring.records import Control, Summary
+from fedpriv.scoring.records import Identification as IdentificationRecord
 from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 
 _NO_ERROR = 1e-12
@@ -40,13 +38,10 @@ NOT_ALIKE = 0.01
 
 @dataclass(frozen=True)
 class Identification:
-    """Identification of one target's images among decoys.
+    """Identification of one target's images among decoys: share of members re-identified, by weight, and their mean rank.
 
-    Attributes:
-        top1: share of members, by weight, that are re-identified among the decoys (:func:`identify`); in [0, 1].
-        mean_rank: mean rank of the member by the guess that it is compared with, 1 is nearest.
-        decoys: the smallest number of decoys that a member had.
-        by_design: the share that a guess without the upload reaches where any image is as likely to be a member as a decoy.
+    ``decoys`` is the least that a member had; ``by_design`` the share that a guess without the upload reaches where any
+    image is as likely to be a member as a decoy.
     """
 
     top1: float
@@ -95,12 +90,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
 
 
 def _found(members: Tensor, decoys: Tensor) -> Tensor:
-    """Return, for each member, 1 where it is found, a share of it in a tie, else 0: ``(m,)`` float64.
-
-    Args:
-        members: ``(M, m)`` errors of guesses at members.
-        decoys: ``(M, q)`` errors of guesses at decoys, q >= 2.
-    """
+    """Return for each member 1 where it is found, a share in a tie, else 0, from errors ``(M, m)`` and ``(M, q >= 2)``."""
     current, other = members.clamp_min(_NO_ERROR), decoys.clamp_min(_NO_ERROR)
     nearest = other.topk(2, dim=1, largest=False)
     first, second = nearest.values.unbind(1)
@@ -116,13 +106,9 @@ def _found(members: Tensor, decoys: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Identified:
-    """The metric ``identification_top1``, and what it is made of.
+    """The metric ``identification_top1``, the targets that were judged, and by guess the attack's gains at these.
 
-    Attributes:
-        record: the metric.
-        rows: targets that were judged.
-        gains: attack less guess at these targets, by guess: that which follows from the drawing alone, or all measured ones.
-        by_design: that one guess; None where guesses were measured.
+    ``by_design`` is the one guess whose rate follows from the drawing; None where guesses were measured.
     """
 
     record: IdentificationRecord
@@ -138,15 +124,7 @@ def identification(
     floors: Mapping[str, ScoredGuesses],
     means: Means,
 ) -> Identified:
-    """Return the metric ``identification_top1``, with every guess by the same rule.
-
-    Args:
-        targets: T identifiers.
-        truths: T truths.
-        attack: the attack's guesses, scored.
-        floors: guesses without the upload, scored, and the control where it was run.
-        means: makes the intervals.
-    """
+    """Return the metric ``identification_top1`` of T targets, with every guess and the control by the same rule."""
 
     def by_rule(panel: ScoredGuesses) -> list[Identification | None]:
         return [
@@ -158,7 +136,9 @@ def identification(
     rows = tuple(row for row, one in enumerate(rule) if one is not None)
     seen = [one for one in rule if one is not None]
     if not rows:
-        return Identified(_nothing(len(targets)), (), {})
+        missing = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": len(targets)}
+        nothing = IdentificationRecord.nothing(NO_DECOYS, per_target=(None,) * len(targets), **missing)
+        return Identified(nothing, (), {})
     judged, shares = means.keep(rows), np.array([entry.top1 for entry in seen])
     hits = {
         name: np.array([one.top1 for one in by_rule(panel) if one is not None])
@@ -187,31 +167,20 @@ def identification(
     return Identified(record, rows, {name: shares - selected for name, selected in guesses.items()}, by_design)
 
 
-def _nothing(n_targets: int) -> IdentificationRecord:
-    empty = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": n_targets}
-    per_target = {"per_target": (None,) * n_targets}
-    return IdentificationRecord.model_validate(dict(Summary.nothing(NO_DECOYS)) | per_target | empty)
-
-
 def _by_design(
     truths: Sequence[Truth], identifications: Sequence[Identification], guesses: Mapping[str, Values], means: Means
 ) -> ByDesign | None:
     """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
 
-    Guesses are measured of clients with images of their own; where shuffled uploads surely find more than chance does, for
-    what they show came from elsewhere than the client's upload, and the attack is to be better than they are, target by
-    target; and where a baseline does, for then images are not alike, whoever said so.
+    Measured it is where clients have images of their own, or shuffled uploads or a baseline surely find more than chance.
     """
     if not all(truth.pool.alike for truth in truths):
         return None
-    chance = ByDesign(
-        DECOYS, np.array([entry.by_design for entry in identifications]), min(item.decoys for item in identifications)
-    )
+    rates = np.array([entry.by_design for entry in identifications])
+    chance = ByDesign(DECOYS, rates, min(entry.decoys for entry in identifications))
     for name, hits in guesses.items():
-        one = means.compare({name: hits - chance.rates}, "identified", 0.0, (), chance)[0]
-        if one.p_value is not None and one.p_value <= (
-            FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)
-        ):
+        p_value = means.compare({name: hits - rates}, "identified", 0.0, (), chance)[0].p_value
+        if p_value is not None and p_value <= (FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)):
             return None
     rate = float(guesses[SHUFFLED].mean()) if SHUFFLED in guesses else 0.0
     if rate <= float(chance.rates.mean()):
@@ -220,14 +189,7 @@ def _by_design(
 
 
 def control_of(summary: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
-    """Return the control's score, and the paired difference to it where all values are finite.
-
-    Args:
-        summary: the attack's values.
-        control: the control's, target by target.
-        means: makes the interval.
-        kind: what differences are.
-    """
+    """Return the control's score, and the paired difference of ``summary`` to it where all are finite."""
     values = np.asarray(control, dtype=np.float64)
     if not np.isfinite(values).all():
         return Control(mean=None, median=None)

@@ -12,7 +12,7 @@ Zou and Donner 2008, Statistics in Medicine 27, 1693-1702). ``docs/calibration.m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.scoring.records import Comparison, FiniteSummary, Measure, Summary
+from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
+from fedpriv.sources.truth import STRATA
 
 Values = NDArray[np.float64]
 Kind = Literal["mean", "share", "difference"]
@@ -201,14 +202,7 @@ def clustered(
     weights: Values | None = None,
     guess: float | None = None,
 ) -> Clustered:
-    """Take values together with who they stem from.
-
-    Args:
-        values: n finite numbers, at least one.
-        clusters: n cluster numbers (clients).
-        kind: what the values are.
-        weights: n numbers > 0, by which the mean weighs; None for equal ones.
-        guess: of differences, the guess's share where it is the same for all values.
+    """Take n finite values together with the clusters (clients) that they stem from, and their weights (None: equal).
 
     Raises:
         ValueError: where there are not as many of each.
@@ -273,14 +267,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
     and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
     the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
-    other (Vovk and Wang 2020, Combining p-values via averaging, Biometrika 107, 791-808).
-
-    Args:
-        comparisons: of one measure and stratum, one a seed; at least one. One alone is returned as it is.
-
-    Returns:
-        The guess that most seeds are compared with, of those that were measured where not all are known by design; the
-        fewest clients, the largest least effect, the sum of n. Neither interval nor p-value where one of them has none.
+    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -377,18 +364,6 @@ class ByDesign:
 # ---------------------------------------------------------------- summaries
 
 
-def summary(values: Sequence[float] | Values, clusters: Sequence[int]) -> Summary:
-    """Return values over targets, summed up; where some are not finite, :class:`Summary` has neither mean nor sum.
-
-    ``sd`` is None for one value, ``ci95`` for one cluster.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if np.isfinite(data).all() and len(data):
-        return Summary(**dict(finite_summary(data, clusters)))
-    per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
-    return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
-
-
 def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> FiniteSummary:
     """Return values that are all finite, at least one, summed up."""
     result = clustered(values, clusters, kind)
@@ -402,3 +377,87 @@ def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], ki
         n=len(data),
         sum=float(data.sum()),
     )
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means over this record's targets, with intervals over its clients.
+
+    Attributes:
+        units: ``T`` numbers of independent units (clients, or declared groups of them), the clusters of intervals.
+    """
+
+    units: tuple[int, ...]
+
+    def summary(self, values: Sequence[float] | Values) -> Summary:
+        """Return one value a target, summed up; where some are not finite, there is neither mean nor sum."""
+        data = np.asarray(values, dtype=np.float64)
+        if np.isfinite(data).all() and len(data):
+            return Summary(**dict(self.finite(data)))
+        per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
+        return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
+
+    def finite(self, values: Sequence[float] | Values, kind: Kind = "mean") -> FiniteSummary:
+        """Return the same of values that are all finite."""
+        return finite_summary(values, self.units, kind)
+
+    def of(self, values: Values, keep: Sequence[int], kind: Kind = "mean") -> Estimate:
+        """Return mean, interval and n over the targets ``keep``."""
+        if not len(keep):
+            return Estimate(mean=None, ci95=None, n=0)
+        result = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
+        return Estimate(mean=result.mean, ci95=result.interval(), n=len(keep))
+
+    def keep(self, rows: Sequence[int]) -> Means:
+        """Return the same over some of the targets."""
+        return Means(tuple(self.units[row] for row in rows))
+
+    def compare(
+        self,
+        gains: Mapping[str, Values],
+        measure: Measure,
+        least: float | Mapping[str, Values],
+        strata: Sequence[str] = (),
+        by_design: ByDesign | None = None,
+    ) -> tuple[Comparison, ...]:
+        """Compare with guesses over all targets, and over those of each stratum where there are several strata.
+
+        Each time it is the strongest guess there that counts, the one of the smallest mean difference.
+
+        Args:
+            gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
+            measure: the quantity compared.
+            least: the least effect that counts; or by guess one a target, whose mean counts.
+            strata: the T targets' strata.
+            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
+        """
+        if not gains or not self.units:
+            return ()
+        apart = list(dict.fromkeys(strata))
+        rows = {"all": list(range(len(self.units)))}
+        if len(apart) > 1:
+            rows |= {
+                name: [row for row, current in enumerate(strata) if current == name] for name in STRATA if name in apart
+            }
+        made = []
+        for name, chosen in rows.items():
+            against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
+            values, rate = gains[against][chosen], None
+            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
+                rates = by_design.rates[chosen]
+                rate = float(rates.mean())
+                values = values + rates - rate
+            item = compare(
+                values,
+                [self.units[row] for row in chosen],
+                measure=measure,
+                against=against,
+                least=least if isinstance(least, float) else float(least[against][chosen].mean()),
+                stratum=name,
+                guess=rate,
+            )
+            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
+                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
+                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
+            made.append(item.model_copy(update={"by_design": rate}))
+        return tuple(made)

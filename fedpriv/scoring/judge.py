@@ -27,9 +27,8 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.scoring.floors import NEAREST
-from fedpriv.scoring.intervals import Values
-from fedpriv.scoring.records.reconstruction import ClassAccuracy
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means, Values
+from fedpriv.scoring.records import ClassAccuracy
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
@@ -45,13 +44,7 @@ _STEPS, _BATCH, _RATE, _WIDTH = 400, 64, 3e-3, 128
 
 @dataclass(frozen=True)
 class ClassEvaluator:
-    """Classifiers, and who is judged by which.
-
-    Attributes:
-        models: one a half of the clients, in evaluation mode on the CPU.
-        half: client -> position in ``models``.
-        trained_on: how many images each was trained on.
-    """
+    """Classifiers on the CPU, one a half of the clients; who is judged by which; images that each was trained on."""
 
     models: tuple[SplitModel, ...]
     half: Mapping[int, int]
@@ -65,13 +58,7 @@ class ClassEvaluator:
 
 
 def train_class_evaluator(federation: Federation, clients: Sequence[int], seed: int) -> ClassEvaluator:
-    """Train the judges for the clients of some targets.
-
-    Args:
-        federation: holds the data; the attacker's images are no part of it.
-        clients: whose targets are to be judged.
-        seed: of halves, images and initial weights.
-    """
+    """Train the judges for the clients of some targets, on images of the data set that are not the attacker's."""
     named = sorted(set(clients))
     order = [named[i] for i in torch.randperm(len(named), generator=generator(seed, "judge", "halves")).tolist()]
     halves = [half for half in (order[::2], order[1::2]) if half]
@@ -120,15 +107,8 @@ def class_accuracy(
 ) -> tuple[ClassAccuracy, dict[str, Values]]:
     """Return the share of reconstructions that are given their true class, and how far each guess falls short of it.
 
-    Args:
-        judge: the classifiers.
-        targets: T targets.
-        truths: T truths; a target of several classes counts by their shares.
-        guesses: per guesser T tensors ``(M, c, h, w)``; the attack's own under ``attack``.
-        means: makes the intervals.
-
-    Returns:
-        The metric, with every guess and the true images by the same rule; and by guess ``(T,)`` differences to it.
+    ``guesses`` has per guesser T tensors ``(M, c, h, w)``, the attack's own under ``attack``. With the metric comes every
+    guess and the true images by the same rule; a target of several classes counts by their shares. Differences are ``(T,)``.
     """
     results = {
         name: [_share(judge, t, truth, shots) for t, truth, shots in zip(targets, truths, sets, strict=True)]

@@ -22,19 +22,19 @@ from typing import TypeVar
 from fedpriv.attacks.inference.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import ASSUMED, combine
-from fedpriv.scoring.ranking import reach_label, stage_name, title
-from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
-from fedpriv.scoring.records import (
-    Comparison,
+from fedpriv.scoring.reasons import (
+    FEW_CLIENTS,
+    Judged,
     JudgedComparison,
     Kind,
-    Measure,
-    PropertyRecord,
     Reason,
-    ReconstructionRecord,
+    Record,
     Verdict,
+    reasons_by_key,
+    record_of,
 )
-from fedpriv.scoring.sections import BEYOND
+from fedpriv.scoring.records import Comparison, Measure, PropertyRecord, ReconstructionRecord
+from fedpriv.scoring.score import BEYOND
 
 K = TypeVar("K")
 W = TypeVar("W")
@@ -77,12 +77,10 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
 
     A claim stands where its p-value, adjusted for all comparisons of the page, is at most :data:`FALSE_CLAIMS`; its null is
     a difference no larger than the least effect. Nothing is claimed from fewer than five clients, and of membership only
-    where non-members are the clients' own held-out images. Of an attack with several budgets the largest is judged: choosing
-    one by its score would be choosing by the truth.
+    where non-members are the clients' own held-out images.
 
     Args:
-        results: what the page tells of, by whatever it calls each. Whole attack directories where they are at hand: they say
-            which records are one attack with several budgets.
+        results: what the page tells of, by whatever it calls each.
         seeds: results that are one attack under several seeds, by what the page calls all of them; these are judged
             besides, with the variance within and between seeds (:func:`fedpriv.scoring.intervals.combine`).
 
@@ -100,7 +98,7 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     tests = {
         (key, position): entry
         for key, own in compared.items()
-        if all(reason.name not in ("smaller_budget", "no_held_out") for reason in reasons[key])
+        if all(reason.name != "no_held_out" for reason in reasons[key])
         for position, (entry, _) in enumerate(own)
         if entry.p_value is not None and entry.n_clients >= FEW_CLIENTS
     }
@@ -209,7 +207,7 @@ def _reached(record: Record, comparison: Comparison) -> float | None:
     """Return an attack's value over the targets of a comparison; None where that is not known."""
     if not isinstance(record, ReconstructionRecord):
         if comparison.stratum != "all":
-            part = record.alike().get(comparison.stratum) if record.kind == "membership" else None
+            part = record.strata.get(comparison.stratum) if record.kind == "membership" else None
             return None if part is None else part.auc
         return (record.tpr_at_1_percent if comparison.measure == "members_found" else record.auc).value
     metrics = record.metrics
@@ -242,7 +240,7 @@ def left_open(compared: Sequence[JudgedComparison]) -> tuple[Reason, ...]:
 
     ``not_sure`` where a comparison, of a stratum too, lies above the least effect by its own interval but not among all of
     the page; else ``not_excluded`` where one over all targets leaves room for an effect that counts. What could not be
-    judged (fewer than five clients, a smaller budget) has reasons of its own.
+    judged (fewer than five clients) has reasons of its own.
     """
     results = []
     for measures in ENDPOINTS:
@@ -269,14 +267,10 @@ def _open(group: Sequence[JudgedComparison], *, sure: bool) -> Iterator[Reason]:
 
 
 def over_seeds(compared: Sequence[JudgedComparison], each: Sequence[Sequence[JudgedComparison]]) -> tuple[Reason, ...]:
-    """Return the reasons that several seeds together leave.
+    """Return the reasons that several seeds together leave, from the comparisons over all seeds and of each.
 
     Two or three seeds make a wide interval over seeds however alike they are. So an effect is excluded, too, where every
     seed excludes it by itself: of these federations, if not of all that other seeds would make.
-
-    Args:
-        compared: every comparison over all seeds, as judged.
-        each: the same of each seed.
     """
 
     def excludes(group: Sequence[JudgedComparison], measures: Sequence[Measure]) -> bool:
@@ -318,12 +312,11 @@ def _verdict(
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
     specific = [share for record in images if (share := record.specific_share) is not None]
-    name = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
     return Verdict(
-        attack=title(images[0]) if images else name,
+        attack=first.title,
         target=first.target,
         subject=first.upload.vectors,
-        question=_question(first) if first.kind == "property" else "",
+        question=question_of(first) if first.kind == "property" else "",
         kind=kinds[0] if kinds else nothing,
         compared=compared,
         reasons=reasons,
@@ -339,7 +332,8 @@ def _verdict(
     )
 
 
-def _question(record: PropertyRecord) -> str:
+def question_of(record: PropertyRecord) -> str:
+    """Return the question about classes in words, without its mark."""
     return QUESTIONS.get(record.question, record.question).rstrip("?")
 
 
@@ -353,7 +347,7 @@ def _baseline(record: Record) -> str:
 
 def _clear(record: Record) -> str:
     if record.kind == "property" and record.learned_from in IN_CLEAR and record.auc.value == 1:
-        return _question(record)
+        return question_of(record)
     if record.kind == "membership" and record.classes is not None:
         details = record.classes
         text = f"the classes of {details.exact} of {details.clients} clients exactly"

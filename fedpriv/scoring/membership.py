@@ -29,12 +29,19 @@ from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.scoring.floors import SHUFFLED
-from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.inference_case import InferenceCase, Ranked
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.reasons import FEW_CLIENTS
-from fedpriv.scoring.records import Comparison, Measure, MembershipRecord, Provenance
-from fedpriv.scoring.records.inference import Baseline, NamedClasses, Seconds, StratumArea
-from fedpriv.scoring.roc import Ranked
+from fedpriv.scoring.records import (
+    Baseline,
+    Comparison,
+    Measure,
+    MembershipRecord,
+    NamedClasses,
+    Provenance,
+    Seconds,
+    StratumArea,
+)
 from fedpriv.sources.truth import Holdings
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -46,23 +53,12 @@ MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_
 SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
 """Strata by how many images of the class the client holds: least and most."""
 
-RARITIES: dict[str, tuple[float, float]] = {
-    "typical": (0.0, 1 / 3),
-    "middling": (1 / 3, 2 / 3),
-    "unusual": (2 / 3, 2.0),
-}
-"""Strata by the place of an image among those of its class, nearest to the mean first: from, and below."""
-
 
 @dataclass(frozen=True)
 class Trial:
-    """One client's candidates with the answer, which no attack is handed.
+    """One client's candidates with the answer ``(n,)``, which no attack is handed, and how many images of the class it has.
 
-    Attributes:
-        candidates: what the attack is handed.
-        member: ``(n,)`` bool, which of them the client trained on.
-        n_c: ``(n,)`` how many training images of its class the client holds; for trained weights, how many the round used.
-        left_out: members for whom there is no non-member of their class.
+    ``left_out`` are members for whom there is no non-member of their class.
     """
 
     candidates: Candidates
@@ -72,14 +68,10 @@ class Trial:
 
 
 def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
-    """Draw members of each client, and for each a non-member of the same class, in mixed order.
+    """Draw at most ``number`` members of each client, and for each a non-member of the same class, in mixed order.
 
-    Args:
-        truth: who holds what. Members are images that went into the upload. Non-members are the client's held-out images;
-            where nobody has any, images that are not the client's.
-        clients: whose members are looked for.
-        number: members a client at most.
-        seed: of the drawing.
+    Members are images that went into the upload. Non-members are the client's held-out images; where nobody has any, images
+    that are not the client's.
     """
     labels = truth.samples.labels.numpy()
     n_classes = int(labels.max()) + 1
@@ -132,16 +124,7 @@ def on_common_scale(scores: Values) -> Values:
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
-    """Ask about every client's candidates, and by shuffled uploads, and return the record.
-
-    Args:
-        inference: one that asks about images.
-        case: evidence and truth.
-        about: how the record was made.
-
-    Raises:
-        UserError: when no client has both members and non-members.
-    """
+    """Ask about every client's candidates, and by shuffled uploads, and return the record; errors as :func:`trials_for`."""
     trials, n_left_out = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
@@ -157,7 +140,8 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
     guesses = {SHUFFLED: shuffled, name: baseline}
-    strata = strata_of(trials)
+    n_c = np.concatenate([trial.n_c for trial in trials])
+    strata = {stratum: (n_c >= low) & (n_c <= high) for stratum, (low, high) in SIZES.items()}
     return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -167,9 +151,8 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_nonmembers=int(sum((~m).sum() for m in member)),
         n_left_out=n_left_out,
         nonmembers="held_out" if case.truth.held_out else "others",
-        baseline=None if baseline is None else Baseline(name=name, auc=baseline.area()),
-        strata=stratum_areas(ranked, {stratum: strata[stratum] for stratum in SIZES}),
-        rarity=stratum_areas(ranked, {stratum: strata[stratum] for stratum in RARITIES}),
+        baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
+        strata=stratum_areas(ranked, strata),
         shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against(guesses, MEASURES) + stratum_comparisons(ranked, guesses, strata),
         classes=_classes(problem.said(), case.truth),
@@ -197,32 +180,6 @@ Strata = Mapping[str, NDArray[np.bool_]]
 """Name -> ``(n,)`` which of all candidates of all clients, in the order of their scores, are of the stratum."""
 
 
-def strata_of(trials: Sequence[Trial]) -> Strata:
-    """Return the strata of :data:`SIZES` and :data:`RARITIES`."""
-    n_c = np.concatenate([item.n_c for item in trials])
-    rarity = rarities([trial.candidates.images for trial in trials], [trial.candidates.labels for trial in trials])
-    strata = {name: (n_c >= low) & (n_c <= high) for name, (low, high) in SIZES.items()}
-    return strata | {name: (rarity >= low) & (rarity < high) for name, (low, high) in RARITIES.items()}
-
-
-def rarities(images: Sequence[Tensor], labels: Sequence[Tensor]) -> Values:
-    """Return the rarity of each candidate of all clients within its class ``(n,)``, in [0, 1].
-
-    That is the share of the class's candidates, of all clients, that lie nearer to their mean image.
-
-    Args:
-        images: of each client ``(n, c, h, w)``.
-        labels: of each client ``(n,)``.
-    """
-    flat, classes = torch.cat([image.flatten(1) for image in images]).cpu(), torch.cat([item.cpu() for item in labels])
-    result = torch.empty(len(flat), dtype=torch.float64)
-    for label in classes.unique():
-        current = (classes == label).nonzero().squeeze(1)
-        distances = (flat[current] - flat[current].mean(0)).square().sum(1)
-        result[current] = (distances[:, None] > distances).double().mean(1)
-    return np.asarray(result.numpy(), dtype=np.float64)
-
-
 def _part(ranked: Ranked, chosen: NDArray[np.bool_]) -> Ranked | None:
     yes = ranked.yes[chosen]
     return Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]) if yes.any() and not yes.all() else None
@@ -233,7 +190,7 @@ def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
     results = {}
     for name, chosen in strata.items():
         if (part := _part(ranked, chosen)) is not None:
-            auc, units = part.area(), len(np.unique(part.unit))
+            auc, units = part.with_interval("auc"), len(np.unique(part.unit))
             results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
     return results
 
@@ -270,12 +227,12 @@ def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor 
     if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
         return None
     features = represent(knowledge, candidates.client, candidates.images).double()
-    current, classes = class_means(features, labels)
+    current, classes = _class_means(features, labels)
     means, there = current, classes
     if knowledge.public_images is not None and knowledge.public_labels is not None:
         images = knowledge.public_images.to(candidates.images.device)
         auxiliary = represent(knowledge, candidates.client, images).double()
-        means, there = class_means(auxiliary, knowledge.public_labels.cpu())
+        means, there = _class_means(auxiliary, knowledge.public_labels.cpu())
         missing = ~torch.isin(classes, there)
         means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
     distances = torch.cdist(features, means).square()
@@ -283,7 +240,7 @@ def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor 
     return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), position, reduction="none")
 
 
-def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean representation ``(k, d)`` of each class that is there, and these classes ``(k,)``."""
     classes = labels.unique()
     return torch.stack([features[labels == label].mean(0) for label in classes]), classes

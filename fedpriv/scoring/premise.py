@@ -21,7 +21,7 @@ from fedpriv.attacks.gradients.update import LocalStep, StepModel, local_step
 from fedpriv.attacks.inputs.updates import Weights
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.scoring.records.made import Cause, Premise
+from fedpriv.scoring.records import Cause, Premise
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -55,13 +55,9 @@ _HALVES = ((torch.bfloat16, 2.0**-8, 0.0), (torch.float16, 2.0**-11, 2.0**-25))
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounding of an upload.
+    """Rounding of an upload: the half precision that its values came in (bfloat16 too where in none), and roundoffs.
 
-    Attributes:
-        half: the half precision that its values came in; bfloat16 too where they came in none.
-        values: unit roundoff of that; 0 for none.
-        smallest: the same of values that are next to zero, absolute.
-        weights: unit roundoff of uploaded weights, of which attacks take the difference.
+    ``weights`` is that of uploaded weights, of which attacks take the difference.
     """
 
     half: torch.dtype = torch.bfloat16
@@ -90,12 +86,8 @@ def rounding_of(tensors: Sequence[Tensor]) -> Rounding:
 class Agreement:
     """One client's upload beside what its true images give.
 
-    Attributes:
-        cosine: between the two.
-        error: norm of the difference over the larger norm.
-        allowed: the largest error that rounding, or an unknown order, explains.
-        factor: by which the upload is the larger one, in the direction that both have.
-        cause: what a difference looks like.
+    ``error`` is the norm of the difference over the larger norm, ``allowed`` the largest that rounding or an unknown order
+    explains, ``factor`` by which the upload is larger, ``cause`` what a difference looks like.
     """
 
     cosine: float
@@ -115,13 +107,7 @@ def agreement(
 ) -> Agreement:
     """Return the agreement of an upload with what the truth gives.
 
-    Args:
-        upload: what was sent.
-        replayed: what the truth gives, of the same shape.
-        rounding: of the upload.
-        cause: what a difference looks like unless it is one of scale.
-        lost: relative error from rounding elsewhere.
-        spread: relative error from orders that are not known.
+    ``lost`` and ``spread`` are relative errors from rounding elsewhere and from orders that are not known.
 
     Raises:
         UserError: where rounding alone may make most of the upload, or what the truth gives is zero or not finite.
@@ -178,14 +164,7 @@ def steps_agreement(
 ) -> Agreement:
     """Return the agreement of uploaded weights with SGD steps on the true images, in order; else in other orders.
 
-    Args:
-        seen: broadcast and upload.
-        model: the architecture.
-        batch: images ``(n, c, h, w)`` of all steps, and their classes.
-        facts: of the steps.
-        rounding: of the upload.
-        head: private, behind an uploaded extractor.
-        device: where to compute.
+    ``batch`` are images ``(n, c, h, w)`` of all steps and their classes; ``head`` is private, behind an uploaded extractor.
 
     Raises:
         UserError: where it cannot be told.
@@ -286,13 +265,7 @@ def _orders(images: Tensor) -> list[Tensor]:
 
 
 def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], optimiser: str = "") -> Premise:
-    """Return the premise of a round's uploads: it fails where most clients' do, or where one differs grossly.
-
-    Args:
-        agreements: of each client that could be checked.
-        unchecked: in words, why others could not.
-        optimiser: that clients are said to have used in the place of SGD, or empty.
-    """
+    """Return the premise of a round's uploads: it fails where most clients' do, or where one differs grossly."""
     off = [client for client in agreements if client.differs]
     if 2 * len(off) <= len(agreements) and all(client.error <= GROSS for client in off):
         off = []

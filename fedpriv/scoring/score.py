@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.scoring.definitions import ScoredGuesses, measure, over_pairs, own_guesses, settle
-from fedpriv.scoring.floors import SHUFFLED, guess, guessers
+from fedpriv.scoring.floors import LABELS, NEAREST, SHUFFLED, guess, guessers
 from fedpriv.scoring.identification import identification
+from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
-from fedpriv.scoring.leakage import lpips, lpips_backbone, lpips_unavailable, psnr_of_mse, ssim_unavailable
-from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
-from fedpriv.scoring.records.base import IDENTIFIED
-from fedpriv.scoring.records.made import Identity
-from fedpriv.scoring.records.reconstruction import Advantage, FloorMeans, ImageMeasures, Perceptual, VectorMeans
-from fedpriv.scoring.sections import (
-    BEYOND,
-    Means,
-    best_floor,
-    control_part,
-    image_comparisons,
-    strata_part,
-    target_rows,
+from fedpriv.scoring.metrics import (
+    ScoredGuesses,
+    lpips,
+    lpips_backbone,
+    lpips_unavailable,
+    measure,
+    over_pairs,
+    own_guesses,
+    psnr_of_mse,
+    settle,
+    ssim_unavailable,
+)
+from fedpriv.scoring.records import (
+    DECIBELS,
+    IDENTIFIED,
+    About,
+    Advantage,
+    Comparison,
+    ControlResult,
+    Fit,
+    FloorMeans,
+    Identity,
+    ImageMeasures,
+    Metrics,
+    Perceptual,
+    ReconstructionRecord,
+    Stratum,
+    StratumAdvantage,
+    Summary,
+    Target,
+    VectorMeans,
 )
 from fedpriv.scoring.vectors import score_vectors
-from fedpriv.sources.truth import Truth, stratum
+from fedpriv.sources.truth import STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
+
+BEYOND = 3.0
+"""An image so many dB beyond the strongest guess has come back."""
 
 
 def score(
@@ -115,11 +138,10 @@ def score(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
         comparisons=comparisons + vectors.comparisons,
-        targets=target_rows(reconstruction, truths, attack, floors[best], diverged),
-        strata=strata_part(truths, attack, floors[best], means),
+        targets=_targets(reconstruction, truths, attack, floors[best], diverged),
+        strata=_strata(truths, attack, floors[best], means),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
-        budget=about.budget,
         caveat=about.caveat,
         versions=versions(),
     )
@@ -139,6 +161,9 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
             )
 
 
+# ---------------------------------------------------------------- metrics
+
+
 def _label_metrics(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
 ) -> dict[str, Any]:
@@ -156,15 +181,13 @@ def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means
     error = means.finite(panel.mse)
     # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
     interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
+    of_mean = Summary(mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n)
+    small = ssim_unavailable(truths[0].image_shape)
     return {
         "psnr_db": means.finite(panel.psnr),
-        "psnr_of_mean_mse_db": Summary(
-            mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n
-        ),
+        "psnr_of_mean_mse_db": of_mean,
         "mse_255": means.finite(panel.mse * 255**2),
-        "ssim": Summary.nothing(str(ssim_unavailable(truths[0].image_shape)))
-        if panel.ssim is None
-        else means.summary(panel.ssim),
+        "ssim": Summary.nothing(str(small)) if panel.ssim is None else means.summary(panel.ssim),
     }
 
 
@@ -201,3 +224,105 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             results[package] = "unknown"
     return results
+
+
+# ---------------------------------------------------------------- comparisons, targets, strata, control
+
+
+def image_comparisons(
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
+) -> tuple[Comparison, ...]:
+    """Compare images with floors: their PSNR, and how many lie 3 dB beyond the strongest floor.
+
+    On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
+    that does so most often.
+    """
+    best, psnr = best_floor(floors), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
+    current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
+    gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
+    beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
+    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
+
+
+def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
+    """Return the baseline: the guess with the highest mean PSNR, a blind one or the control."""
+    names = [name for name in floors if name != NEAREST]
+    return max(names, key=lambda name: float(floors[name].psnr.mean()))
+
+
+def _targets(
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    attack: ScoredGuesses,
+    floor: ScoredGuesses,
+    diverged: Sequence[bool],
+) -> tuple[Target, ...]:
+    chosen = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
+    rows = []
+    for row, target in enumerate(reconstruction.targets):
+        fit = None
+        if reconstruction.fits is not None:
+            own, shuffled, auxiliary = map(_finite, reconstruction.fits[row].tolist())
+            fit = Fit(own=own, shuffled=shuffled, auxiliary=auxiliary)
+        rows.append(
+            Target(
+                round=target.round,
+                client=target.client,
+                index=target.index,
+                label=target.label,
+                n_c=truths[row].n_c,
+                stratum=stratum(truths[row].n_c),
+                psnr_db=float(attack.psnr[row]),
+                floor_psnr_db=float(floor.psnr[row]),
+                advantage_db=float(attack.psnr[row] - floor.psnr[row]),
+                objective=_finite(chosen[row]),
+                converged=bool(reconstruction.converged[row]),
+                fit=fit,
+                specific=None if fit is None else fit.specific,
+                diverged=bool(diverged[row]),
+            )
+        )
+    return tuple(rows)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _strata(truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses, means: Means) -> dict[str, Stratum]:
+    results, gain = {}, attack.psnr - floor.psnr
+    for name in STRATA:
+        rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
+        if rows:
+            above = StratumAdvantage(**dict(means.of(gain, rows)), share_3db=float((gain[rows] >= BEYOND).mean()))
+            results[name] = Stratum(
+                n=len(rows),
+                share=len(rows) / len(truths),
+                psnr_db=means.of(attack.psnr, rows),
+                floor_psnr_db=float(floor.psnr[rows].mean()),
+                advantage_db=above,
+            )
+    return results
+
+
+def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
+    """Return ``control``: whether the attack on other clients' uploads stays at the baseline."""
+    name = "Shuffled uploads (negative control)"
+    if SHUFFLED not in floors:
+        return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=f"{name}: not run.")
+    values = floors[SHUFFLED].psnr
+    everything, gain = range(len(values)), values - floors[best_blind].psnr
+    difference, mean = means.of(gain, everything), float(gain.mean())
+    passes = None if difference.ci95 is None else difference.ci95[0] <= 0
+    side, label = "above" if mean >= 0 else "below", LABELS.get(best_blind, best_blind)
+    text = f"{name}{', one client' if passes is None else ''}: the attack scores {abs(mean):.1f} dB {side} the baseline"
+    text += (
+        f" ({label})"
+        + {
+            None: ".",
+            True: ": no leak, as it should be.",
+            False: ": part of what it reaches comes from what uploads share or from its own prior, not from the target.",
+        }[passes]
+    )
+    shuffled = means.of(values, everything)
+    return ControlResult(shuffled=shuffled, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -14,21 +14,28 @@ Every file is written whole or not at all; reading checks all of it. Nothing is 
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+import torch
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
-from fedpriv.attacks.observation import Reconstruction
+from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
+from fedpriv.datasets.types import as_unit
+from fedpriv.scoring.claims import ClaimCard
 from fedpriv.scoring.judge import FILE as JUDGE
 from fedpriv.scoring.judge import ClassEvaluator, load_class_evaluator, save_class_evaluator
 from fedpriv.scoring.records import (
     RECORD_VERSION,
     About,
-    AnyRecord,
-    ClaimCard,
     InferenceResult,
     MembershipRecord,
     PrivacyAuditRecord,
@@ -36,16 +43,19 @@ from fedpriv.scoring.records import (
     ReconstructionRecord,
 )
 from fedpriv.scoring.redaction import NONE, withheld
-from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
-from fedpriv.sources.truth import Truth
+from fedpriv.sources.truth import Pool, Truth
+from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
+from fedpriv.util.files import checked_tensors, digest, forget, mark, read_bytes, read_json, write_bytes, write_text
 from fedpriv.util.foreign import json_value
-from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
 RECONSTRUCTION, SHUFFLED, TRUTH = "reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"
+
+AnyRecord = About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord
+"""Every record that is written beside a result."""
+
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
     ReconstructionRecord: METRICS,
@@ -55,7 +65,11 @@ FILES: dict[type[AnyRecord], str] = {
     PrivacyAuditRecord: PRIVACY_AUDIT,
 }
 """Records by their file names."""
-_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord, config=ConfigDict(defer_build=True))
+
+_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
+    Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
+)
+R = TypeVar("R", bound=AnyRecord)
 
 
 # ---------------------------------------------------------------- records
@@ -72,29 +86,30 @@ def read_record(path: Path) -> AnyRecord:
     Raises:
         UserError: when it is missing, of another version of the format, or a field is wrong; one line that names it.
     """
-    json = read_json(path)
-    if not isinstance(json, dict):
-        raise UserError(f"{path}: expected an object, got {type(json).__name__}")
-    version = json.get("version")
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected an object, got {type(values).__name__}")
+    command = values.get("command")
+    remedy = f"attack again with: {command}" if command else "attack again"
+    if path.name == METRICS:
+        remedy = f"score again with: fedpriv score {path.parent}"
+    version = values.get("version")
     if version != RECORD_VERSION:
         raise UserError(
             f"{path}: a record of format {version!r}, but this version reads format {RECORD_VERSION}; "
-            f"use the fedpriv that made it (0.1.0 reads 3), or {_remedy(path, json)}"
+            f"use the fedpriv that made it (0.1.0 reads 3), or {remedy}"
         )
     try:
         return _ADAPTER.validate_json(read_bytes(path), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path}: {first_fault(error, 1)}; {_remedy(path, json)}") from error
+        raise UserError(f"{path}: {first_fault(error, 1)}; {remedy}") from error
 
 
-def _remedy(path: Path, values: dict[str, Any]) -> str:
-    if path.name == METRICS:
-        return f"score again with: fedpriv score {path.parent}"
-    command = values.get("command")
-    return f"attack again with: {command}" if command else "attack again"
-
-
-# ---------------------------------------------------------------- inference
+def _read(path: Path, kind: type[R]) -> R:
+    record = read_record(path)
+    if not isinstance(record, kind):
+        raise UserError(f"{path}: holds a record of kind {record.kind!r}; attack again")
+    return record
 
 
 def holds_scores(folder: Path) -> bool:
@@ -103,32 +118,20 @@ def holds_scores(folder: Path) -> bool:
 
 
 def load_scores(folder: Path) -> InferenceResult:
-    """Return the record of such a folder.
-
-    Raises:
-        UserError: as :func:`read_record`.
-    """
-    path = folder / (PROPERTY if (folder / PROPERTY).is_file() else MEMBERSHIP)
-    record = read_record(path)
-    if not isinstance(record, (MembershipRecord, PropertyRecord)):
-        raise _wrong_kind(path, record)
-    return record
+    """Return the record of such a folder; errors as :func:`read_record`."""
+    if (folder / PROPERTY).is_file():
+        return _read(folder / PROPERTY, PropertyRecord)
+    return _read(folder / MEMBERSHIP, MembershipRecord)
 
 
 def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
-    """Return the record of an audit of a claimed epsilon.
-
-    Raises:
-        UserError: as :func:`read_record`.
-    """
-    record = read_record(folder / PRIVACY_AUDIT)
-    if not isinstance(record, PrivacyAuditRecord):
-        raise _wrong_kind(folder / PRIVACY_AUDIT, record)
-    return record
+    """Return the record of an audit of a claimed epsilon; errors as :func:`read_record`."""
+    return _read(folder / PRIVACY_AUDIT, PrivacyAuditRecord)
 
 
-def _wrong_kind(path: Path, record: AnyRecord) -> UserError:
-    return UserError(f"{path}: holds a record of kind {record.kind!r}; attack again")
+def load_metrics(directory: Path) -> ReconstructionRecord:
+    """Read and check ``metrics.json``; errors as :func:`read_record`."""
+    return _read(directory / METRICS, ReconstructionRecord)
 
 
 # ---------------------------------------------------------------- attack directories
@@ -138,14 +141,7 @@ def _wrong_kind(path: Path, record: AnyRecord) -> UserError:
 class AttackRecord:
     """An attack directory, read and checked.
 
-    Attributes:
-        directory: where it was read from.
-        reconstruction: what the attack returned.
-        shuffled: the control, or None.
-        truths: one a target, or None where the private file was left out.
-        about: how it was made.
-        metrics: the record, or None where it was not scored yet.
-        judge: the classifier of class images, or None.
+    None stand for a control that was not run, truths that were left out, what was not scored, and no judge.
     """
 
     directory: Path
@@ -182,57 +178,21 @@ def save_attack(
     list of the folder's files forgets what they held.
     """
     mark(directory, "attack")
-    kept = about.redacted == NONE
-    # An older directory's about.json would vouch for a mixture of old and new files.
-    (directory / ABOUT).unlink(missing_ok=True)
-    (directory / METRICS).unlink(missing_ok=True)
+    for name in (ABOUT, METRICS, SHUFFLED, TRUTH, JUDGE):  # an older about.json would vouch for old and new files
+        (directory / name).unlink(missing_ok=True)
     save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
-    if shuffled is None:
-        (directory / SHUFFLED).unlink(missing_ok=True)
-    else:
+    if shuffled is not None:
         save_reconstruction(directory / SHUFFLED, withheld(shuffled, about.redacted))
-    if kept:
-        save_truths(directory / TRUTH, truths)
-    else:
-        (directory / TRUTH).unlink(missing_ok=True)
     if metrics is not None:
         write_record(directory, metrics)
-    if judge is not None and kept:
-        save_class_evaluator(directory, judge)
+    if about.redacted == NONE:
+        save_truths(directory / TRUTH, truths)
+        if judge is not None:
+            save_class_evaluator(directory, judge)
     else:
-        (directory / JUDGE).unlink(missing_ok=True)
-    if not kept:
         forget(directory)
     files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
-
-
-def load_about(directory: Path) -> About:
-    """Read and check ``about.json``.
-
-    Raises:
-        UserError: as :func:`read_record`.
-    """
-    path = directory / ABOUT
-    about = read_record(path)
-    if not isinstance(about, About):
-        raise _wrong_kind(path, about)
-    if RECONSTRUCTION not in about.files:
-        raise UserError(f"{path}: field 'files' does not list {RECONSTRUCTION}")
-    return about
-
-
-def load_metrics(directory: Path) -> ReconstructionRecord:
-    """Read and check ``metrics.json``.
-
-    Raises:
-        UserError: as :func:`read_record`.
-    """
-    path = directory / METRICS
-    record = read_record(path)
-    if not isinstance(record, ReconstructionRecord):
-        raise _wrong_kind(path, record)
-    return record
 
 
 def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
@@ -245,7 +205,9 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     Raises:
         UserError: naming the file and the field that is missing, altered, or of a wrong shape or type.
     """
-    about = load_about(directory)
+    about = _read(directory / ABOUT, About)
+    if RECONSTRUCTION not in about.files:
+        raise UserError(f"{directory / ABOUT}: field 'files' does not list {RECONSTRUCTION}")
     for name, expected in about.files.items():
         path = directory / Path(name).name
         if not path.is_file():
@@ -256,33 +218,22 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
         if digest(path) != expected:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
-    shuffled = None
-    if SHUFFLED in about.files:
-        shuffled = load_reconstruction(directory / SHUFFLED)
-        if shuffled.images.shape[2:] != reconstruction.images.shape[2:] or len(shuffled.images) != len(
-            reconstruction.images
-        ):
-            raise UserError(
-                f"{directory / SHUFFLED}: images {tuple(shuffled.images.shape)} do not fit the reconstruction's "
-                f"{tuple(reconstruction.images.shape)}"
-            )
+    shape, number = tuple(reconstruction.images.shape), len(reconstruction.targets)
+    shuffled = load_reconstruction(directory / SHUFFLED) if SHUFFLED in about.files else None
+    if shuffled is not None and (shuffled.images.shape[2:] != shape[2:] or len(shuffled.images) != shape[0]):
+        other = tuple(shuffled.images.shape)
+        raise UserError(f"{directory / SHUFFLED}: images {other} do not fit the reconstruction's {shape}")
     truths = None
     if TRUTH in about.files and (directory / TRUTH).is_file():
         truths = load_truths(directory / TRUTH)
-        if len(truths) != len(reconstruction.targets):
-            raise UserError(
-                f"{directory / TRUTH}: {len(truths)} truths, expected {len(reconstruction.targets)}, one a target"
-            )
-    metrics = None
-    if scores and (directory / METRICS).is_file():
-        metrics = load_metrics(directory)
-        if metrics.n_targets != len(reconstruction.targets):
-            raise UserError(
-                f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has "
-                f"{len(reconstruction.targets)} targets"
-            )
-    channels, height, width = reconstruction.images.shape[2:]
-    judge = load_class_evaluator(directory, (channels, height, width)) if JUDGE in about.files else None
+        if len(truths) != number:
+            raise UserError(f"{directory / TRUTH}: {len(truths)} truths, expected {number}, one a target")
+    metrics = load_metrics(directory) if scores and (directory / METRICS).is_file() else None
+    if metrics is not None and metrics.n_targets != number:
+        raise UserError(
+            f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has {number} targets"
+        )
+    judge = load_class_evaluator(directory, (shape[2], shape[3], shape[4])) if JUDGE in about.files else None
     return AttackRecord(directory, reconstruction, shuffled, truths, about, metrics, judge)
 
 
@@ -295,3 +246,185 @@ def scored(attack: AttackRecord) -> ReconstructionRecord:
     if attack.metrics is None:
         raise UserError(f"{attack.directory / METRICS}: no such file; run fedpriv score {attack.directory}")
     return attack.metrics
+
+
+# ---------------------------------------------------------------- reconstructions
+
+
+FORMAT = "fedpriv-attack-2"
+ENTRY = "fedpriv"
+
+_TENSORS: dict[str, tuple[int, torch.dtype]] = {
+    "images": (5, torch.float32),
+    "objective": (2, torch.float32),
+    "chosen": (1, torch.int64),
+    "labels": (2, torch.int64),
+    "converged": (1, torch.bool),
+    "features": (2, torch.float32),
+    "fits": (2, torch.float64),
+    "distance": (1, torch.float32),
+    "directions": (2, torch.float32),
+}
+_OPTIONAL = ("features", "fits", "distance", "directions")
+
+
+def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
+    """Write a reconstruction atomically, targets and cost in the header."""
+    moved = reconstruction.to_cpu()
+    blocks = {n: value.to(dtype) for n, (_, dtype) in _TENSORS.items() if (value := getattr(moved, n)) is not None}
+    targets = [dataclasses.asdict(target) for target in moved.targets]
+    _save(path, blocks, "reconstruction", {"targets": targets, "cost": dataclasses.asdict(moved.cost)})
+
+
+def load_reconstruction(path: Path) -> Reconstruction:
+    """Read and check a reconstruction. Diverged (non-finite) images are kept: they are a result.
+
+    Raises:
+        UserError: naming the file and the tensor or header field that is wrong.
+    """
+    blocks, header = _load(path, "reconstruction")
+    try:
+        targets = tuple(TargetId(**target) for target in header["targets"])
+        cost = Cost(**header["cost"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: header field 'targets' or 'cost' is not as written ({error})") from error
+    for name, (axes, dtype) in _TENSORS.items():
+        if name not in blocks:
+            if name in _OPTIONAL:
+                continue
+            raise UserError(f"{path}: tensor {name!r} is missing")
+        shape = tuple(blocks[name].shape)
+        if len(shape) != axes or shape[0] != len(targets):
+            wanted = f"{axes} axes, the first of {len(targets)} targets"
+            raise UserError(f"{path}: tensor {name!r} has shape {shape}, expected {wanted}")
+        if blocks[name].dtype != dtype:
+            raise UserError(f"{path}: tensor {name!r} is {blocks[name].dtype}, expected {dtype}")
+    images, chosen, restarts = blocks["images"], blocks["chosen"], blocks["objective"].shape[1]
+    if blocks["labels"].shape[1] != images.shape[1]:
+        raise UserError(f"{path}: labels {tuple(blocks['labels'].shape)} do not fit images {tuple(images.shape)}")
+    if not bool(((chosen >= 0) & (chosen < restarts)).all()):
+        raise UserError(f"{path}: tensor 'chosen' should lie in 0..{restarts - 1}")
+    named: dict[str, Any] = {name: blocks.get(name) for name in _TENSORS}
+    return Reconstruction(targets=targets, cost=cost, **named)
+
+
+# ---------------------------------------------------------------- truths
+
+
+_POOL = tuple(spec.name for spec in dataclasses.fields(Pool) if spec.name != "alike")
+_TRUTH = ("members", "weights", "labels", "feature", "nearest")
+
+
+class _Blocks:
+    """The contents of a truth file: each tensor once, each image once, and images as bytes where that loses nothing."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Tensor] = {}
+        self._names: dict[int, Any] = {}
+        self._kept: list[object] = []  # a name stands for an object only while that lives
+        self._tables: dict[str, tuple[dict[bytes, int], list[Tensor]]] = {"bytes": ({}, []), "floats": ({}, [])}
+
+    def put(self, value: Tensor) -> Any:
+        """Return the name under which a tensor is kept; of images ``(n, c, h, w)`` names of their table and their rows."""
+        if id(value) not in self._names:
+            here = value.detach().cpu()
+            name = f"t{len(self._names)}"
+            self._names[id(value)] = [self._table(name, here), name] if here.dim() == 4 and len(here) else name
+            self._kept.append(value)
+            self.blocks.setdefault(name, here)
+        return self._names[id(value)]
+
+    def _table(self, name: str, images: Tensor) -> str:
+        small = (images * 255).round().to(torch.uint8)
+        table = "bytes" if images.dtype == torch.float32 and torch.equal(as_unit(small), images) else "floats"
+        places, rows = self._tables[table]
+        index = []
+        for image in small if table == "bytes" else images.float():
+            key = image.numpy().tobytes()
+            if key not in places:
+                places[key] = len(rows)
+                rows.append(image)
+            index.append(places[key])
+        self.blocks[name] = torch.tensor(index, dtype=torch.int64)
+        return table
+
+    def all(self) -> dict[str, Tensor]:
+        """Return every block by name."""
+        return self.blocks | {name: torch.stack(rows) for name, (_, rows) in self._tables.items() if rows}
+
+
+def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
+    """Store each distinct tensor and image once: targets share members and pool, and pools of clients share images."""
+    result = _Blocks()
+    pools = {id(truth.pool): truth.pool for truth in truths}
+    numbers = {key: number for number, key in enumerate(pools)}
+    rows = [
+        {name: result.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
+        | {"pool": numbers[id(truth.pool)], "told": truth.told}
+        | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
+        for truth in truths
+    ]
+    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} | {"alike": pool.alike} for pool in pools.values()]
+    _save(path, result.all(), "truth", {"truths": rows, "pools": pooled})
+
+
+def load_truths(path: Path) -> tuple[Truth, ...]:
+    """Read and check truths.
+
+    Raises:
+        UserError: naming the file, the target and the field that is wrong.
+    """
+    blocks, header = _load(path, "truth")
+    made: dict[str, Tensor] = {}
+
+    def get(name: Any) -> Tensor:
+        """Return one tensor object for each name, so that a directory written again stays as small."""
+        if isinstance(name, str):
+            return blocks[name]
+        table, rows = name
+        if rows not in made:
+            made[rows] = as_unit(blocks[table][blocks[rows]])
+        return made[rows]
+
+    results, where = [], "pools"
+    try:
+        pools = [
+            Pool(**{name: get(row[name]) for name in _POOL}, alike=row.get("alike") is True) for row in header["pools"]
+        ]
+        for position, row in enumerate(header["truths"]):
+            where = f"target {position}"
+            vectors = {name: get(value) for name, value in row["vectors"].items()}
+            group = {name: get(row[name]) for name in _TRUTH if name in row}
+            results.append(Truth(**group, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
+    except UserError as error:
+        raise UserError(f"{path}: {where}: {error}") from error
+    return tuple(results)
+
+
+# ---------------------------------------------------------------- safetensors
+
+
+def _save(path: Path, blocks: Mapping[str, Tensor], content: str, header: Mapping[str, Any]) -> None:
+    # One entry, because the library writes several in no fixed order and equal results should be equal files.
+    metadata = {ENTRY: json.dumps({"format": FORMAT, "content": content, **header})}
+    write_bytes(path, save({name: block.contiguous().clone() for name, block in blocks.items()}, metadata=metadata))
+
+
+def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected a stored {content}")
+    try:
+        with safe_open(checked_tensors(path), framework="pt") as file:
+            written = (file.metadata() or {}).get(ENTRY, "{}")
+            blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        header = json_value(written)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable as safetensors with a header of ours ({error})") from error
+    if not isinstance(header, dict):
+        raise UserError(f"{path}: the header should be an object")
+    if header.get("format") != FORMAT or header.get("content") != content:
+        text = f"{header.get('format')!r} / {header.get('content')!r}"
+        raise UserError(f"{path}: format / content is {text}, expected {FORMAT!r} / {content!r}")
+    return blocks, header

@@ -13,24 +13,22 @@ from torch import Tensor
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.identification import control_of
-from fedpriv.scoring.leakage import cosine, relative_error
-from fedpriv.scoring.records import Comparison
-from fedpriv.scoring.records.base import ERROR_SHARE, IDENTIFIED
-from fedpriv.scoring.records.reconstruction import FeatureIdentification, FeatureMeasure, VectorMeans
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means
+from fedpriv.scoring.metrics import cosine, relative_error
+from fedpriv.scoring.records import (
+    ERROR_SHARE,
+    IDENTIFIED,
+    Comparison,
+    FeatureIdentification,
+    FeatureMeasure,
+    VectorMeans,
+)
 from fedpriv.sources.truth import Truth, stratum
 
 
 @dataclass(frozen=True)
 class VectorScores:
-    """The part of a record on recovered vectors; empty where none were recovered.
-
-    Attributes:
-        metrics: ``relative_error``, ``expected_error``, ``cosine``, ``feature_identification`` and
-            ``direction_identification``.
-        floors: the same of guesses and the control, means by name.
-        comparisons: with the strongest of them.
-    """
+    """The part of a record on recovered vectors: metrics, the same of guesses and the control, comparisons."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     floors: Mapping[str, VectorMeans] = field(default_factory=dict)
@@ -43,14 +41,7 @@ def score_vectors(
     truths: Sequence[Truth],
     means: Means,
 ) -> VectorScores:
-    """Score recovered vectors, and by the same rules guesses at them and what the control recovers.
-
-    Args:
-        reconstruction: T targets, on the CPU.
-        shuffled: the control, or None.
-        truths: T truths; guesses are those that all of them have.
-        means: makes the intervals.
-    """
+    """Score recovered vectors, and by the same rules guesses at them that all targets have, and the control's."""
     known = [truth.feature for truth in truths if truth.feature is not None]
     if reconstruction.features is None or len(known) != len(truths):
         return VectorScores()
@@ -69,7 +60,7 @@ def score_vectors(
         norms = current.double().norm(dim=1)
         expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
         results["expected_error"] = means.summary(expected.numpy())
-    clients = [target.client for target in reconstruction.targets]
+    clients, strata = [target.client for target in reconstruction.targets], [stratum(truth.n_c) for truth in truths]
     hits, formula = identify_features(current, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
     results["feature_identification"] = _rated(hits, theirs, formula, means)
@@ -79,30 +70,23 @@ def score_vectors(
     led = reconstruction.directions
     straight = identify_directions(current if led is None else led, true, clients, centred=led is not None)
     results["direction_identification"] = _rated(straight, which, formula, means)
-    rates, ways = ({name: float(np.mean(item)) for name, item in details.items()} for details in (theirs, which))
-    return VectorScores(
-        results,
-        {name: VectorMeans(**_means(guess, true, rates[name], ways[name])) for name, guess in guesses.items()},
-        _compared(current, guesses, true, [stratum(truth.n_c) for truth in truths], means)
-        + means.compare(
-            {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
-            "vectors_identified",
-            IDENTIFIED,
-            [stratum(truth.n_c) for truth in truths],
-        ),
-    )
+    floors = {}
+    for name, guess in guesses.items():
+        error = float(relative_error(guess, true).mean())
+        floors[name] = VectorMeans(
+            relative_error=error if np.isfinite(error) else None,
+            feature_identification=float(np.mean(theirs[name])),
+            direction_identification=float(np.mean(which[name])),
+        )
+    gains = {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()}
+    compared = _compared(current, guesses, true, strata, means)
+    return VectorScores(results, floors, compared + means.compare(gains, "vectors_identified", IDENTIFIED, strata))
 
 
 def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
-    """Tell whether each recovered vector is nearest to its own true vector among those of the same client.
+    """Tell whether each recovered vector is nearest to its own true vector among those of the same client, all ``(T, d)``.
 
-    Args:
-        features: ``(T, d)`` recovered; one that is not finite counts as zero.
-        truth: ``(T, d)`` true.
-        clients: T numbers.
-
-    Returns:
-        1 or 0 for each target, and what one guess at all of a client scores: the mean of 1 / (targets of the client).
+    Returns 1 or 0 for each target, and the mean of 1 / (targets of the client). One that is not finite counts as zero.
     """
     owner = torch.tensor(list(clients))
     distance = torch.cdist(_settled(features).double(), truth.double())
@@ -117,15 +101,8 @@ def identify_directions(
 ) -> list[float]:
     """Tell whether each recovered vector's difference from the mean of the client's points most towards its own true one's.
 
-    Args:
-        features: ``(T, d)`` recovered; one that is not finite counts as zero. Those of a client that are all alike point
-            nowhere, and are taken for the client's first.
-        truth: ``(T, d)`` true, whose differences from the mean of the client's are compared by cosine.
-        clients: T numbers.
-        centred: ``features`` are directions already.
-
-    Returns:
-        1 or 0 for each target.
+    Both are ``(T, d)``; one that is not finite counts as zero, and those of a client that are all alike point nowhere and
+    are taken for the client's first. ``centred``: they are directions already. Returns 1 or 0 for each target.
     """
     owner, settled = torch.tensor(list(clients)), _settled(features).double()
     hits = torch.zeros(len(owner), dtype=torch.float64)
@@ -165,15 +142,6 @@ def _compared(
         {name: ERROR_SHARE * error for name, error in errors.items()},
         [strata[row] for row in rows],
     )
-
-
-def _means(guess: Tensor, true: Tensor, rate: float, straight: float) -> dict[str, float | None]:
-    error = float(relative_error(guess, true).mean())
-    return {
-        "relative_error": error if np.isfinite(error) else None,
-        "feature_identification": rate,
-        "direction_identification": straight,
-    }
 
 
 def _settled(features: Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fedpriv.scoring.floors import DECOYS, LABELS
 from fedpriv.scoring.judgement import RATES, within_reach
-from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
-from fedpriv.scoring.records.made import Premise
+from fedpriv.scoring.reasons import JudgedComparison, Kind, Reason, Verdict
+from fedpriv.scoring.records import Premise
 from fedpriv.sources.truth import STRATA
 
 BADGES: dict[Kind, str] = {
@@ -28,21 +28,48 @@ TOGETHER = (
 )
 """Said once on a page of verdicts."""
 
-Claims = Sequence[JudgedComparison]
+_CLAIMED = {
+    "images": "Images{of} leak{to}: {figures}",
+    "beyond_3db": "Images{of} come back{to}, 3 dB or more above the baseline: {figures}",
+    "identified": "Images{of} are re-identified among decoys{by}: {figures}",
+    "vectors": "{subject}{of} are recovered{by}: relative error {figures}",
+    "vectors_identified": "{subject}{of} are matched among the client's{by}: {figures}",
+    "classes": "Classes of images{of} are recognised by an independent classifier{by}: {figures}",
+}
+"""The sentence on the claims of each measure."""
+
+_MEASURES = {
+    "images": "PSNR",
+    "beyond_3db": "share of images 3 dB above it",
+    "identified": "share of images re-identified among decoys",
+    "vectors": "relative error of {subject}",
+    "vectors_identified": "share of {subject} nearest to their own",
+    "classes": "share of classes recognised",
+    "membership": "AUC",
+    "members_found": "TPR at 1 % FPR",
+    "property": "AUC",
+}
+
+_OF_KIND: dict[Kind, tuple[str, ...]] = {
+    "leaks": ("images",),
+    "some": ("beyond_3db", "identified"),
+    "vectors": ("vectors", "vectors_identified"),
+    "classes": ("classes",),
+}
+"""Measures of which a kind of verdict is made."""
 
 
 def words(verdict: Verdict) -> str:
     """Return a verdict as one to a few sentences."""
     if not verdict.makes_images:
         return inferred(verdict)
-    parts = [headline(verdict)]
-    rest = [measure for measure in _CLAIMED if measure not in _OF_KIND.get(verdict.kind, ())]
-    parts += [_CLAIMED[measure](current, verdict, "") for measure in rest if (current := _claims(verdict, measure))]
+    shown = _OF_KIND.get(verdict.kind, ())
+    parts = [headline(verdict), *(_claimed(verdict, measure, "") for measure in _CLAIMED if measure not in shown)]
     if verdict.kind in ("vectors", "classes"):
         parts.append(f"Images are not shown to come back: on average {gain(verdict)}.")
     elif verdict.kind == "some":
         parts.append(f"On average the gain is {gain(verdict)}.")
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
 
 
 def headline(verdict: Verdict, by: str = "") -> str:
@@ -50,9 +77,10 @@ def headline(verdict: Verdict, by: str = "") -> str:
     if verdict.kind == "untested":
         return untested(verdict, by)
     if verdict.kind == "none":
-        return f"No leak detected{_by(by)}: {gain(verdict)}{_beside(verdict, limits=True)}{_each_seed(verdict)}."
-    measure = next(measure for measure in _OF_KIND[verdict.kind] if _claims(verdict, measure))
-    return _CLAIMED[measure](_claims(verdict, measure), verdict, by) + premise_warning(verdict.reasons)
+        attacker = f" by {by}" if by else ""
+        return f"No leak detected{attacker}: {gain(verdict)}{_beside(verdict, limits=True)}{_each_seed(verdict)}."
+    sentences = [text for measure in _OF_KIND[verdict.kind] if (text := _claimed(verdict, measure, by))]
+    return sentences[0] + premise_warning(verdict.reasons)
 
 
 def inferred(verdict: Verdict) -> str:
@@ -67,7 +95,13 @@ def inferred(verdict: Verdict) -> str:
     elif none:
         text = f"No leak of {subject} detected: {figures}{_each_seed(verdict)}."
     else:
-        text = f"Leaks {subject}{_of_whom(verdict.claims)}.{premise_warning(verdict.reasons)}"
+        claims = verdict.claims
+        parts = [_score(claim) for claim in claims if claim.stratum == "all"]
+        parts += [
+            f"{_number(claim.stratum)} of the class: {_score(claim)}" for claim in claims if claim.stratum != "all"
+        ]
+        some = "" if any(claim.stratum == "all" for claim in claims) else " of some images"
+        text = f"Leaks {subject}{some}: {'; '.join(parts)}.{premise_warning(verdict.reasons)}"
     text += f" {verdict.baseline[0].upper()}{verdict.baseline[1:]}." if verdict.baseline else ""
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
@@ -77,7 +111,8 @@ def untested(verdict: Verdict, by: str = "") -> str:
     result = verdict.overall("beyond_3db")
     if any(reason.name == "few_clients" for reason in verdict.reasons) and result is not None and result.value:
         number = round(result.value * verdict.n_targets)
-        back = f"{number} of these {verdict.n_targets} images came back{_to(by)}, 3 dB or more above the baseline"
+        attacker = f" to {by}" if by else ""
+        back = f"{number} of these {verdict.n_targets} images came back{attacker}, 3 dB or more above the baseline"
         return f"{back} ({_guess(result)}); nothing is claimed beyond them: {_whys(verdict)}."
     attack = f", {by}" if by else ""
     return f"Inconclusive{attack}: {_whys(verdict)}. So far {gain(verdict)}{_beside(verdict)}."
@@ -90,93 +125,31 @@ def briefly(verdict: Verdict, by: str) -> str:
     return f"Inconclusive: {by} comes nearest, {gain(verdict)}; but {first}{more}."
 
 
-def _whys(verdict: Verdict) -> str:
-    return "; ".join(why(reason, verdict) for reason in verdict.reasons)
-
-
-# ---------------------------------------------------------------- what stands
-
-
-def _images(claims: Claims, verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda item: f"mean PSNR {_db(item.value)}, {_difference(item)}")
-    if claims[0].stratum == "all":
-        return f"Images leak{_to(by)}: {figures}."
-    return f"Images of targets {_made_of(claims)} leak{_to(by)}: {figures}; over all targets {gain(verdict)}."
-
-
-def _back(claims: Claims, verdict: Verdict, by: str) -> str:
-    share = f"{percent(claims[0].value)} of {_the_images(claims)}"
-    return f"{share} come back{_to(by)}, 3 dB or more above the baseline ({_guess(claims[0])})."
-
-
-def _identified(claims: Claims, verdict: Verdict, by: str) -> str:
-    share = f"{percent(claims[0].value)} of {_the_images(claims)}"
-    return f"{share} are re-identified among decoys{_by(by)} ({_guess(claims[0])})."
-
-
-def _vectors(claims: Claims, verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda item: f"relative error {percent(item.value)} ({_guess(item)})")
-    return f"{_these(verdict, claims)} are recovered{_by(by)}: {figures}."
-
-
-def _own(claims: Claims, verdict: Verdict, by: str) -> str:
-    figures = _by_stratum(claims, lambda item: f"{percent(item.value)} are nearest to their own ({_guess(item)})")
-    return f"{_these(verdict, claims)} are matched among the client's{_by(by)}: {figures}."
-
-
-def _classes(claims: Claims, verdict: Verdict, by: str) -> str:
-    made = f"{percent(claims[0].value)} of {f'images that {by} makes' if by else 'the images'}"
-    return f"The class of {made} is recognised by an independent classifier ({_guess(claims[0])})."
-
-
-_CLAIMED: dict[str, Callable[[Claims, Verdict, str], str]] = {
-    "images": _images,
-    "beyond_3db": _back,
-    "identified": _identified,
-    "vectors": _vectors,
-    "vectors_identified": _own,
-    "classes": _classes,
-}
-"""The sentence on the claims of each measure."""
-
-_OF_KIND: dict[Kind, tuple[str, ...]] = {
-    "leaks": ("images",),
-    "some": ("beyond_3db", "identified"),
-    "vectors": ("vectors", "vectors_identified"),
-    "classes": ("classes",),
-}
-"""Measures of which a kind of verdict is made."""
-
-
-def _claims(verdict: Verdict, measure: str) -> list[JudgedComparison]:
-    results = [claim for claim in verdict.claims if claim.measure == measure]
-    return [item for item in results if item.stratum == "all"] or results
-
-
-def _the_images(claims: Claims) -> str:
-    return "the images" if claims[0].stratum == "all" else f"the images of targets {_made_of(claims)}"
-
-
-def _by_stratum(claims: Claims, figures: Callable[[JudgedComparison], str]) -> str:
-    if len(claims) == 1:
-        return figures(claims[0])
-    return "; ".join(f"{_number_words(claim.stratum)}: {figures(claim)}" for claim in claims)
-
-
-def _these(verdict: Verdict, claims: Claims) -> str:
-    subject = verdict.subject.capitalize()
-    if claims[0].stratum == "all":
-        return subject
-    if verdict.subject == "class prototypes":
-        return f"Prototypes of classes with {strata_words([claim.stratum for claim in claims])}"
-    return f"{subject} {_made_of(claims)}"
-
-
-def _made_of(claims: Claims) -> str:
-    return f"made of {strata_words([claim.stratum for claim in claims])}"
-
-
 # ---------------------------------------------------------------- figures
+
+
+def _claimed(verdict: Verdict, measure: str, by: str) -> str:
+    """Return the sentence on what an attack claims by a measure, over all targets, else by stratum; empty for nothing."""
+    claims = [claim for claim in verdict.claims if claim.measure == measure]
+    claims = [claim for claim in claims if claim.stratum == "all"] or claims
+    if not claims:
+        return ""
+    whole = claims[0].stratum == "all"
+    figures = "; ".join(("" if whole else f"{_number(item.stratum)}: ") + _figure(item) for item in claims)
+    text = _CLAIMED[measure].format(
+        of="" if whole else f" of targets made of {' or '.join(_number(item.stratum) for item in claims)}",
+        to=f" to {by}" if by else "",
+        by=f" by {by}" if by else "",
+        subject=verdict.subject.capitalize(),
+        figures=figures,
+    )
+    return f"{text}{'' if whole or measure != 'images' else f'; over all targets {gain(verdict)}'}."
+
+
+def _figure(item: JudgedComparison) -> str:
+    if item.measure == "images":
+        return f"mean PSNR {'unknown' if item.value is None else f'{item.value:.1f} dB'}, {_difference(item)}"
+    return f"{percent(item.value)} ({_guess(item)})"
 
 
 def gain(verdict: Verdict) -> str:
@@ -221,16 +194,6 @@ def _score(item: JudgedComparison, *, limit: bool = False) -> str:
     return f"AUC {item.value or 0.0:.3f} ({guess}: {item.guess or 0.0:.3f}{interval})"
 
 
-def _of_whom(claims: Claims) -> str:
-    text = "; ".join(_score(entry) for entry in claims if entry.stratum == "all")
-    strata = [claim for claim in claims if claim.stratum != "all"]
-    if text and strata:
-        best = max(strata, key=lambda item: item.value or 0.0)
-        return f": {text}. Most of {_alike(best.stratum)}: {_score(best)}"
-    parts = "; ".join(f"{_alike(items.stratum)}: {_score(items)}" for items in strata)
-    return f": {text}" if text else f" of some images: {parts}"
-
-
 def _each_seed(verdict: Verdict) -> str:
     means = [item for item in verdict.compared if item.measure not in RATES and item.stratum == "all"]
     wide = verdict.n_seeds > 1 and any(item.ci95 is not None and item.ci95[1] > item.least for item in means)
@@ -244,29 +207,13 @@ def _limit(item: JudgedComparison) -> str:
 
 
 def _beside(verdict: Verdict, *, limits: bool = False) -> str:
-    lines = {
-        "beyond_3db": "of images lie 3 dB above it",
-        "identified": "are re-identified among decoys",
-        "vectors": f"relative error of {verdict.subject}",
-        "vectors_identified": f"of {verdict.subject} are nearest to their own",
-        "classes": "are of a class that is recognised",
-    }
-    results = [(text, item) for measure, text in lines.items() if (item := verdict.overall(measure)) is not None]
+    parts = [(measure, verdict.overall(measure)) for measure in _CLAIMED if measure != "images"]
     return "".join(
-        f"; {percent(entry.value)} {text} ({_guess(entry)}{_limit(entry) if limits else ''})" for text, entry in results
+        f"; {_MEASURES[measure].format(subject=verdict.subject)} {percent(item.value)} "
+        f"({_guess(item)}{_limit(item) if limits else ''})"
+        for measure, item in parts
+        if item is not None
     )
-
-
-def _to(by: str) -> str:
-    return f" to {by}" if by else ""
-
-
-def _by(by: str) -> str:
-    return f" by {by}" if by else ""
-
-
-def _db(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1f} dB"
 
 
 def percent(share: float | None, digits: int = 0) -> str:
@@ -297,79 +244,15 @@ def _amount(measure: str, value: float) -> str:
     return f"{100 * value:.{0 if abs(value) >= 0.1 else 1}f} points"
 
 
-# ---------------------------------------------------------------- strata
-
-
-def strata_words(strata: Sequence[str]) -> str:
-    """Return the numbers of images behind the targets of some strata; neighbours are named as one.
-
-    >>> strata_words(["1"]), strata_words(["1", "2-3"]), strata_words(["2-3", ">10"])
-    ('1 image', '1-3 images', '2-3 images or more than 10 images')
-    """
-    runs: list[list[str]] = []
-    for index, name in enumerate(STRATA):
-        if name in strata:
-            if runs and STRATA[index - 1] == runs[-1][-1]:
-                runs[-1].append(name)
-            else:
-                runs.append([name])
-    return " or ".join(_run(run[0], run[-1]) for run in runs)
-
-
-def _run(first: str, last: str) -> str:
-    if first == last:
-        return _number_words(first)
-    least = first.partition("-")[0]
-    if last == ">10":
-        return "any number of images" if first == "1" else f"{least} images or more"
-    return f"{least}-{last.rpartition('-')[2]} images"
-
-
-def _number_words(stratum: str) -> str:
-    if stratum == "1":
+def _number(stratum: str) -> str:
+    """Return the number of images behind the targets of a stratum."""
+    if stratum == STRATA[0]:
         return "1 image"
     return f"more than {stratum[1:]} images" if stratum[0] == ">" else f"{stratum} images"
 
 
-def _alike(stratum: str) -> str:
-    if stratum in STRATA:
-        return "the client's only image of a class" if stratum == "1" else f"classes with {_number_words(stratum)}"
-    return f"images that are {stratum} of their class"
-
-
 # ---------------------------------------------------------------- reasons
 
-
-_ABOVE: dict[str, tuple[str, str]] = {
-    "images": ("its images lie at least {} above", "its images may lie up to {} above"),
-    "beyond_3db": (
-        "at least {} more of the images come back than by",
-        "up to {} more of the images may come back than by",
-    ),
-    "identified": (
-        "at least {} more of the images are re-identified among decoys than by",
-        "up to {} more of the images may be re-identified among decoys than by",
-    ),
-    "classes": (
-        "at least {} more of the images are of a class that is recognised than by",
-        "up to {} more of the images may be of a class that is recognised than by",
-    ),
-    "vectors": (
-        "its relative error lies at least {} below that of",
-        "its relative error may lie up to {} below that of",
-    ),
-    "vectors_identified": (
-        "at least {} more of the vectors are nearest to their own than by",
-        "up to {} more of the vectors may be nearest to their own than by",
-    ),
-    "membership": ("its AUC lies at least {} above that of", "its AUC may lie up to {} above that of"),
-    "members_found": (
-        "its TPR at 1 % FPR lies at least {} above that of",
-        "its TPR at 1 % FPR may lie up to {} above that of",
-    ),
-    "property": ("its AUC lies at least {} above that of", "its AUC may lie up to {} above that of"),
-}
-"""Findings above the baseline: surely, by the comparison alone, and at most."""
 
 _USUAL = "usual causes are normalisation in the loader, "
 _NETWORK = f"{_USUAL}dropout or batch norm in training mode, weights of another round"
@@ -383,13 +266,26 @@ _CAUSES: dict[str, str] = {
 """What makes true images give other uploads, by what the difference looks like."""
 
 
+def _whys(verdict: Verdict) -> str:
+    return "; ".join(why(reason, verdict) for reason in verdict.reasons)
+
+
 def why(reason: Reason, verdict: Verdict) -> str:
     """Return a reason of a verdict with its figures, as a clause."""
     value, beside, units = reason.value or 0.0, reason.beside or 0.0, verdict.units
     if reason.measure is not None:
-        return _left_open(reason, verdict)
+        side = "below" if reason.measure == "vectors" else "above"
+        among = "" if reason.stratum == "all" else f"among targets made of {_number(reason.stratum)}, "
+        text = f"{among}its {_MEASURES[reason.measure].format(subject=verdict.subject)}"
+        amount = f"{_amount(reason.measure, value)} {side} the baseline's"
+        if reason.name == "not_sure":
+            return (
+                f"{text} lies at least {amount} by its own interval, but that is not sure among the "
+                f"{verdict.n_compared} comparisons shown here"
+            )
+        return f"{text} may lie up to {amount} by its 95 % interval, and {_amount(reason.measure, beside)} would count"
     return {
-        "premise": "" if reason.premise is None else premise_fails(reason.premise),
+        "premise": "" if reason.premise is None else _premise_fails(reason.premise),
         "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
         "no_control": "the attack was not run on shuffled uploads",
         "no_held_out": "non-members are others' images, which a client's own look tells apart; bring each client's "
@@ -398,27 +294,13 @@ def why(reason: Reason, verdict: Verdict) -> str:
         "not_specific": f"its images fit their upload much better than other images do for {percent(value)} of the "
         "targets of a single image",
         "caveat": reason.text.rstrip("."),
-        "budget_rising": f"the last increase of its budget still gained {value:.1f} dB",
         "at_chance": f"the model is right for {percent(value)} of the test images, a constant guess for {percent(beside)}",
         "undertrained": f"the model reaches {percent(value)} accuracy, its method {percent(beside)} elsewhere here",
-        "smaller_budget": "it was run with a larger budget too, which is judged",
         "no_comparison": "there is no baseline to compare with",
     }[reason.name]
 
 
-def _left_open(reason: Reason, verdict: Verdict) -> str:
-    measure, value, sure = reason.measure or "images", reason.value or 0.0, reason.name == "not_sure"
-    stratum, among = reason.stratum, ""
-    if stratum != "all":
-        among = _alike(stratum) if measure == "membership" else f"targets made of {strata_words([stratum])}"
-        among = f"among {among}, "
-    text = f"{among}{_ABOVE[measure][0 if sure else 1].format(_amount(measure, value))} the baseline"
-    if sure:
-        return f"{text} by its own interval, but that is not sure among the {verdict.n_compared} comparisons shown here"
-    return f"{text} by its 95 % interval, and {_amount(measure, reason.beside or 0.0)} would count"
-
-
-def premise_fails(premise: Premise) -> str:
+def _premise_fails(premise: Premise) -> str:
     """Return the clause that the assumed computation does not give the uploads, and why it may not."""
     if premise.cause == "optimiser":
         return f"clients trained by {premise.optimiser}, and attacks take uploads for steps of SGD"
@@ -432,7 +314,7 @@ def premise_fails(premise: Premise) -> str:
 def premise_warning(reasons: Sequence[Reason]) -> str:
     """Return the sentence beside a leak whose premise fails; empty where it does not."""
     failed = [reason.premise for reason in reasons if reason.premise is not None]
-    return f" Warning: {premise_fails(failed[0])}. The leak stands, and more may leak." if failed else ""
+    return f" Warning: {_premise_fails(failed[0])}. The leak stands, and more may leak." if failed else ""
 
 
 def premise_words(premise: Premise | None) -> str:
@@ -440,7 +322,7 @@ def premise_words(premise: Premise | None) -> str:
     if premise is None:
         return ""
     if premise.status == "differs" and not premise.n_clients:
-        return f"Premise: {premise_fails(premise)}."
+        return f"Premise: {_premise_fails(premise)}."
     over = f"{premise.n_clients} client{'' if premise.n_clients == 1 else 's'}"
     error = f"relative error {premise.relative_error or 0.0:.1e}, at most {premise.worst or 0.0:.1e}"
     return {

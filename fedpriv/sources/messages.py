@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.wire.payload import Message, Payload
+from fedpriv.wire.payload import Message, Payload, check_names, check_plain, from_array, from_numbers
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
-from fedpriv.wire.plain_tensor import check_names, check_plain, from_array, from_numbers
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""

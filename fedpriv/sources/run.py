@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.datasets.federated import drawn_by_class
+from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.defenses import build_defenses
 from fedpriv.federation import prepared

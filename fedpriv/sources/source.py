@@ -17,9 +17,8 @@ from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.truth import Holdings, Pool, Truth
-from fedpriv.util.config import parse
+from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping
 from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
 from fedpriv.wire.payloads import Message, Payload, PublicLoss, SampleCount, find_payload
 

@@ -1,7 +1,6 @@
-"""Which code from outside may run: what the user named, and nothing that only a file names.
+"""Code from outside that may run: what the user named, and nothing that only a file names.
 
-The modules stand in a context variable while a verb runs. Processes that fedpriv starts get them by an environment
-variable. No file stores them.
+The modules stand in a context variable while a verb runs, and in an environment variable of processes that fedpriv starts.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -65,11 +64,6 @@ def check_modules(*references: str, file: Path | str | None = None) -> None:
         )
 
 
-def for_children() -> Mapping[str, str]:
-    """Return the environment variable that hands the modules to a child process; nothing where there are none."""
-    return {VARIABLE: ",".join(sorted(allowed()))} if allowed() else {}
-
-
 def code_flags() -> list[str]:
     """Return the flags that allow what is allowed here, for a command that finds its names in a file."""
     return [word for module in sorted(allowed()) for word in ("--allow-code", module)]
@@ -79,7 +73,7 @@ def code_flags() -> list[str]:
 def exported() -> Iterator[None]:
     """Hand the modules to the processes that a library starts within the block."""
     before = os.environ.get(VARIABLE)
-    os.environ.update(for_children())
+    os.environ.update({VARIABLE: ",".join(sorted(allowed()))} if allowed() else {})
     try:
         yield
     finally:

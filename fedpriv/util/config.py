@@ -1,4 +1,4 @@
-"""From untyped mappings (TOML files, flags, saved JSON) to frozen dataclasses, with errors a person can act on."""
+"""Settings and records: from untyped mappings and texts to frozen objects, with errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from fedpriv.util.errors import UserError, shown
+from fedpriv.util.foreign import inline_value
 
 T = TypeVar("T")
 
 
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Return ``target(**values)`` with nested dataclasses, coercion and every declared bound checked.
+    """Return ``target(**values)``, its bounds ``Annotated[float, Gt(0)]`` checked; ``where`` begins an error.
 
     Infinities and NaN are in nobody's bounds, unless one is the field's default.
-
-    Bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like; ``where`` begins an error.
     """
     from pydantic import ValidationError
 
@@ -45,9 +46,7 @@ def _adapter(target: type) -> Any:
     return TypeAdapter(target)
 
 
-@lru_cache(maxsize=512)
-def _hints(target: type) -> dict[str, Any]:
-    return typing.get_type_hints(target)
+_hints = lru_cache(maxsize=512)(typing.get_type_hints)
 
 
 def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, prefix: str) -> None:
@@ -99,3 +98,60 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
     return value
+
+
+def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
+    """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
+
+    Values are read as TOML where that is possible, otherwise as text.
+    """
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"{flag} {pair}: expected KEY=VALUE")
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{flag} {pair}: {parent!r} already has a value")
+        inner[last] = inline_value(text)
+    return result
+
+
+def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise UserError(f"{name}={shown(dict(value))}: expected names as keys")
+        return dict(value)
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+        raise UserError(f"{name}={shown(value)}: expected a mapping, or texts KEY=VALUE")
+    return key_values(tuple(value), name)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return one text or several as a tuple."""
+    several = (value,) if isinstance(value, str) else value
+    if not isinstance(several, Sequence) or not all(isinstance(item, str) for item in several):
+        raise UserError(f"{name}={shown(value)}: expected a text or a list of texts")
+    return tuple(several)
+
+
+class Record(BaseModel):
+    """A record or a part of one. Numbers in it are finite wherever they are measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True)
+
+
+def first_fault(error: ValidationError, skip: int = 0) -> str:
+    """Return the first thing that is wrong, by its dotted name; ``skip`` leaves out so many steps of it."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(step) for step in first["loc"][skip:])
+    if first["type"] == "missing":
+        return f"field {name!r} is missing"
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"field {name!r} is unknown"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"field {name!r}: {message}" if name else message

@@ -17,12 +17,9 @@ LONGEST_LINE: Final = 2000
 
 
 class UserError(Exception):
-    """Wrong use or bad input: one line that says what is wrong, where, and what would be right.
+    """Wrong use or bad input: one line that says what is wrong, where, and what would be right; exit code 2.
 
-    The command line prints it without a traceback and exits with code 2.
-
-    Attributes:
-        keys: the setting that is wrong, by name and from the outside in, where it is known: ``("server", "epochs")``.
+    ``keys`` is the setting that is wrong, from the outside in, where it is known: ``("server", "epochs")``.
     """
 
     def __init__(self, message: str, *, keys: tuple[str | int, ...] = ()) -> None:

@@ -130,11 +130,7 @@ def markup(text: str) -> str:
 
 
 def picture_text(text: str, most: int = 100) -> str:
-    r"""Return a text as matplotlib sets it letter by letter: no formulas, hidden legends, or lines as long as a page.
-
-    >>> print(picture_text("$5 and $6"), picture_text("_hidden"))
-    \$5 and \$6  _hidden
-    """
+    """Return a text as matplotlib sets it letter by letter: no formulas, hidden legends, or lines as long as a page."""
     line = one_line(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
     return (" " if line.startswith("_") else "") + line.replace("$", "\\$")
@@ -190,3 +186,43 @@ def call(verb: str, *given: Any, **named: Any) -> str:
     "fedpriv.train(out='runs/a', resume=True)"
     """
     return f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"
+
+
+_ROLES = (":class:", ":func:", ":meth:", ":data:", ":mod:", ":attr:")
+_SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
+
+
+def marked(text: str) -> str:
+    """Return a text with reStructuredText's marks as Markdown's.
+
+    >>> marked("see :func:`fedpriv.train`, ``seed``")
+    'see `fedpriv.train`, `seed`'
+    """
+    for role in _ROLES:
+        text = text.replace(role, "")
+    return text.replace("``", "`").replace("::\n", ":\n")
+
+
+def summary(text: str | None) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    return marked(" ".join((text or "").strip().partition("\n\n")[0].split()))
+
+
+def docstring_markdown(text: str) -> str:
+    """Return a docstring, as ``inspect.getdoc`` gives it, as Markdown: entries of sections as lists, examples as blocks."""
+    lines: list[str] = []
+    section = example = False
+    for line in [*marked(text).splitlines(), ""]:
+        if line.startswith(">>> ") and not example:
+            lines.append("```pycon")
+        elif example and not line:
+            lines.append("```")
+        example = line.startswith(">>> ") or (example and bool(line))
+        section = line in _SECTIONS or (section and (not line or line.startswith("    ")))
+        if line in _SECTIONS:
+            lines += [line, ""]
+        elif section and line:
+            lines.append(f"  {line.strip()}" if line.startswith("     ") else f"- {line.strip()}")
+        else:
+            lines.append(line)
+    return "\n".join(lines).rstrip("\n")

@@ -9,22 +9,28 @@
 A marker lists the files of its folder, and of folders below it that have no marker. A file is written under a temporary
 name, forced to the disk, listed, then renamed, so a crash leaves the old file or the new one. Outside of marked folders
 nothing is listed or checked.
+
+What holds private images is its owner's alone, whatever the umask: folders 0700, files 0600. A folder that fedpriv made may
+be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644); its own mode says which.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from fedpriv.util import access, foreign
+from fedpriv.util import foreign
 from fedpriv.util.errors import UserError
 
 MARKER = ".fedpriv.jsonl"
@@ -32,22 +38,71 @@ LOCK = ".fedpriv.lock"
 PARTIAL = ".fedpriv-partial"
 """End of temporary names."""
 FORMAT = 3
-
+PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
+"""Modes of folders; their files have the same without the right to execute."""
 
 Listing = dict[str, tuple[str | None, ...]]
 """Names relative to a marked folder -> digests that the file may have; None where it may be missing."""
 
-# ---------------------------------------------------------------- markers
+_group: ContextVar[bool] = ContextVar("share_group", default=False)
 
 
-def _head(folder: Path) -> dict[str, Any] | None:
+@contextlib.contextmanager
+def sharing(group: bool) -> Iterator[None]:
+    """Let the owner's group read the folders that are made, or gone on with, in the block."""
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def shared() -> bool:
+    """True where the owner's group is to read what is made."""
+    return _group.get()
+
+
+def in_place(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int | None = None) -> BinaryIO:
+    """Open a file to be written where it stands, without emptying it: no link, a regular file, under one name alone.
+
+    ``mode`` is that of a folder, from which the mode of a file that is made follows (None: the user's umask). A file that is
+    only read may have other names.
+    """
+    refusal = UserError(
+        f"{path}: is a link, has another name (hard link), or is no regular file; fedpriv writes here and follows no link: "
+        "put a copy of the file in its place, or choose another folder"
+    )
+    try:
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666 if mode is None else 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR) or path.is_symlink():
+            raise refusal from error
+        raise
+    about, read_only = os.fstat(number), flags & (os.O_WRONLY | os.O_RDWR) == 0
+    if not stat.S_ISREG(about.st_mode) or not (about.st_nlink == 1 or read_only):
+        os.close(number)
+        raise refusal
+    if mode is not None and flags & os.O_CREAT and about.st_size == 0:
+        set_mode(number, mode & 0o666)
+    return os.fdopen(number, "rb" if read_only else "r+b")
+
+
+def set_mode(file: int | Path, mode: int) -> None:
+    """Give a file or folder its mode where it has another; bits of a folder that go on to what is made in it stay."""
+    before = os.stat(file).st_mode
+    if before & 0o777 != mode:
+        os.chmod(file, before & 0o7000 | mode)
+
+
+def _head(folder: Path) -> dict[str, Any]:
+    """Return the first line of a folder's marker, empty for any folder that fedpriv did not make."""
     try:
         with (folder / MARKER).open(encoding="utf-8") as file:
             head = foreign.json_value(file.readline(4096))
     except (OSError, ValueError):
-        return None
+        return {}
     if not isinstance(head, dict) or head.get("made_by") != "fedpriv" or not head.get("id"):
-        return None
+        return {}
     if head.get("format") != FORMAT:
         raise UserError(
             f"{folder / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
@@ -58,18 +113,13 @@ def _head(folder: Path) -> dict[str, Any] | None:
 
 def identity(folder: Path) -> str | None:
     """Return the identity of a folder that fedpriv made, or None for any other; UserError for another version's format."""
-    return (_head(folder) or {}).get("id")
-
-
-def kind(folder: Path) -> str | None:
-    """Return the kind of thing that a marked folder holds, or None for any other; errors as :func:`identity`."""
-    return (_head(folder) or {}).get("kind")
+    return _head(folder).get("id")
 
 
 def homes_of(folder: Path) -> list[Path]:
     """Return the marked folders among this one and those above it, the innermost first."""
     position = Path(os.path.abspath(folder))
-    return [home for home in (position, *position.parents) if _head(home) is not None]
+    return [home for home in (position, *position.parents) if _head(home)]
 
 
 def mode_of(folder: Path) -> int | None:
@@ -78,7 +128,7 @@ def mode_of(folder: Path) -> int | None:
     if not homes:
         return None
     mode = homes[0].stat().st_mode
-    return next((known for known in (access.PUBLIC, access.GROUP) if mode & known == known), access.PRIVATE)
+    return next((known for known in (PUBLIC, GROUP) if mode & known == known), PRIVATE)
 
 
 def make(folder: Path, least: int = 0) -> None:
@@ -86,13 +136,13 @@ def make(folder: Path, least: int = 0) -> None:
     for index in reversed([position for position in (folder, *folder.parents) if not position.is_dir()]):
         mode = mode_of(index.parent)
         index.mkdir(exist_ok=True)
-        access.set_mode(index, index.stat().st_mode & 0o777 | least if mode is None else mode)
+        set_mode(index, index.stat().st_mode & 0o777 | least if mode is None else mode)
 
 
 def new_mode(folder: Path, *, public: bool = False) -> int:
     """Return the mode of a folder to mark: public or the group's where asked, else that of the marked one around it."""
-    requested = access.PUBLIC if public else access.GROUP if access.shared() else None
-    return requested or mode_of(folder.parent) or access.PRIVATE
+    requested = PUBLIC if public else GROUP if shared() else None
+    return requested or mode_of(folder.parent) or PRIVATE
 
 
 def mark(folder: Path, kind: str, *, public: bool = False) -> str:
@@ -102,7 +152,7 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> str:
         return known
     made, mode = uuid.uuid4().hex, new_mode(folder, public=public)
     make(folder, mode)
-    access.set_mode(folder, mode)
+    set_mode(folder, mode)
     _write_marker(folder, [{"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made}])
     return made
 
@@ -110,12 +160,12 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> str:
 def _write_marker(home: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     temporary = _temporary(home / MARKER)
     temporary.unlink(missing_ok=True)
-    with access.in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
+    with in_place(temporary, mode=home.stat().st_mode & 0o777) as file:
         file.write(_lines(rows))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, home / MARKER)
-    _sync(home)
+    _force(home)
 
 
 _listings: dict[Path, tuple[bytes, Listing]] = {}
@@ -123,11 +173,7 @@ _listings: dict[Path, tuple[bytes, Listing]] = {}
 
 
 def written(home: Path) -> Listing:
-    """Return the files that a marked folder lists.
-
-    Raises:
-        UserError: when the marker cannot be read.
-    """
+    """Return the files that a marked folder lists; UserError where its marker cannot be read."""
     try:
         result = (home / MARKER).read_bytes()
     except OSError as error:
@@ -140,8 +186,7 @@ def written(home: Path) -> Listing:
         with contextlib.suppress(ValueError, TypeError, KeyError):  # the head, or a line that a crash cut
             row = foreign.json_value(line)
             known = listing.get(row["file"], (None,))[-1:]
-            now = () if row.get("placed") else (str(row["sha256"]),)
-            listing[row["file"]] = known + now
+            listing[row["file"]] = known + (() if row.get("placed") else (str(row["sha256"]),))
     _listings[home] = result[:end], listing
     return listing
 
@@ -154,7 +199,7 @@ def _note(rows: Mapping[Path, Mapping[str, Any]], *, force: bool) -> None:
         if home is not None:
             fresh.setdefault(home, []).append({"file": name, **row})
     for home, lines in fresh.items():
-        with access.in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
+        with in_place(home / MARKER, os.O_RDWR | os.O_APPEND) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
             file.write(_lines(lines) if file.read(1) == b"\n" else b"\n" + _lines(lines))
@@ -168,7 +213,7 @@ def forget(home: Path) -> None:
 
     A digest confirms a guess at what was redacted since. Nobody else may write the folder meanwhile.
     """
-    rows: list[dict[str, Any]] = [_head(home) or {}]
+    rows: list[dict[str, Any]] = [_head(home)]
     for name, known in written(home).items():
         now = digest(home / name) if (home / name).is_file() else None
         if now is not None and now in known:
@@ -189,15 +234,11 @@ def _listed_as(path: Path) -> tuple[Path | None, str]:
     return (homes[0] if homes and PARTIAL not in name else None), name
 
 
-# ---------------------------------------------------------------- writing
-
-
 @contextlib.contextmanager
 def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
     """Yield temporary names to write files under; when the block ends they take their places, the last one last.
 
-    Raises:
-        UserError: where a folder is in the way, or a link leads out of the marked folder.
+    UserError where a folder is in the way, or a link leads out of the marked folder.
     """
     temporary: dict[Path, Path] = {}
     modes: dict[Path, int | None] = {}
@@ -207,18 +248,18 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
                 raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
             modes[path], temporary[path] = _folder_for(path), _temporary(path)
             temporary[path].unlink(missing_ok=True)
-            access.in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
+            in_place(temporary[path], os.O_RDWR | os.O_CREAT | os.O_EXCL, modes[path]).close()
         yield temporary
         for path, mode in modes.items():
             if mode is not None:  # a library may have made the file anew
-                access.set_mode(temporary[path], mode & 0o666)
+                set_mode(temporary[path], mode & 0o666)
         with ThreadPoolExecutor(8, "force") as threads:  # the system then writes its own records once for many
             list(threads.map(_force, temporary.values()))
         _note({path: {"sha256": digest(index)} for path, index in temporary.items()}, force=True)
         for path, position in temporary.items():
             os.replace(position, path)
         for folder in dict.fromkeys(path.parent for path in temporary):
-            _sync(folder)
+            _force(folder)
         _note({path: {"placed": True} for path in temporary}, force=False)
     except BaseException:
         for position in temporary.values():
@@ -255,7 +296,7 @@ def append_lines(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
 
 def log(path: Path, text: str) -> None:
     """Append text for people, which nothing reads back and no marker lists."""
-    with access.in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
+    with in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _folder_for(path)) as file:
         file.write(text.encode("utf-8"))
 
 
@@ -277,14 +318,9 @@ def _folder_for(path: Path) -> int | None:
 
 
 def _force(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Force the names in a folder to the disk, where the system can."""
-    with contextlib.suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
+    """Force a file, or the names in a folder, to the disk; not every system can do that for folders."""
+    with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+        opened = os.open(path, os.O_RDONLY)
         try:
             os.fsync(opened)
         finally:
@@ -299,15 +335,8 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-# ---------------------------------------------------------------- reading
-
-
 def checked(path: Path) -> Path:
-    """Return the path of a file, once it is sure that it holds what was written there; a missing one is not looked for.
-
-    Raises:
-        UserError: where it does not, or its marked folder does not list it.
-    """
+    """Return the path of a file; UserError where it holds something else than was written there, or is not listed."""
     if path.is_file() and _listed_as(path)[0] is not None:
         _check(path, digest(path))
     return path
@@ -338,8 +367,7 @@ def read_json(path: Path) -> Any:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read JSON lines, none where there is no file; half a line at the end is left out.
 
-    Raises:
-        UserError: as :func:`checked`, where a file that stood there is missing, and where a line is no JSON object.
+    Errors as :func:`checked`, and where a file that stood there is missing, or a line is no JSON object.
     """
     rows = []
     for number, line in enumerate(_lines_there(path).split(b"\n")[:-1], start=1):
@@ -356,8 +384,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _lines_there(path: Path) -> bytes:
     """Return the contents of a file of lines, checked; nothing where it never was."""
     if os.path.lexists(path):
-        if not path.is_file():
-            raise UserError(f"{path}: expected a file of JSON lines, and this is none")
         return read_bytes(path)
     home, name = _listed_as(path)
     if home is not None and None not in written(home).get(name, (None,)):
@@ -367,10 +393,12 @@ def _lines_there(path: Path) -> bytes:
 
 def _check(path: Path, holds: str) -> None:
     home, name = _listed_as(path)
-    known = () if home is None else written(home).get(name, ())
-    if home is not None and not known:
+    if home is None:
+        return
+    known = written(home).get(name, ())
+    if not known:
         raise UserError(f"{path}: not among the files that fedpriv wrote here (see {MARKER})")
-    if home is not None and holds not in known:
+    if holds not in known:
         raise UserError(
             f"{path}: its content was altered: it is not what fedpriv wrote there (SHA-256, see {MARKER}); "
             "restore it, or make the folder again"

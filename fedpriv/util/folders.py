@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from fedpriv.util import access, files
+from fedpriv.util import files
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import LOCK, MARKER, PARTIAL
 
@@ -25,7 +25,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -
         import fcntl
     except ImportError as error:
         raise UserError(f"{folder}: this system has no file locks (fcntl); use fedpriv on Linux or macOS") from error
-    with access.in_place(folder / LOCK, flags, files.mode_of(folder) or access.PRIVATE) as file:
+    with files.in_place(folder / LOCK, flags, files.mode_of(folder) or files.PRIVATE) as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,8 +48,11 @@ def held(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n".encode())
         file.flush()
         sweep(folder)
-        if access.shared():
-            _open_to_group(folder)
+        if files.shared():
+            for top, _, names in os.walk(folder):
+                files.set_mode(Path(top), files.GROUP)
+                for path in (Path(top) / name for name in names if not (Path(top) / name).is_symlink()):
+                    files.set_mode(path, files.GROUP & 0o666)
         try:
             yield
         finally:
@@ -58,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_with_those_around(folder: Path) -> Iterator[None]:
-    """Lock every marked folder that a folder lies in, the outermost first, as whoever writes any of them does."""
+    """Lock every marked folder that a folder lies in, the outermost first."""
     with contextlib.ExitStack() as stack:
         for home in reversed(files.homes_of(folder)):
             stack.enter_context(held(home))
@@ -99,14 +102,6 @@ def sweep(folder: Path) -> None:
         names[:] = [name for name in names if not name.endswith(PARTIAL)]
 
 
-def _open_to_group(folder: Path) -> None:
-    for top, _, names in os.walk(folder):
-        access.set_mode(Path(top), access.GROUP)
-        for path in (Path(top) / name for name in names):
-            if not path.is_symlink():
-                access.set_mode(path, access.GROUP & 0o666)
-
-
 @contextlib.contextmanager
 def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, public: bool = False) -> Iterator[None]:
     """Take a folder for writing and lock it: free, or fedpriv's and emptied with ``force``, or there with ``resume``.
@@ -128,15 +123,14 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
                     files.remove(path / name)
                 files.remove(path / MARKER)  # last: until then the rest is known as fedpriv's
                 files.mark(path, kind, public=public)
-                access.set_mode(path / LOCK, path.stat().st_mode & 0o666)
+                files.set_mode(path / LOCK, path.stat().st_mode & 0o666)
         yield
 
 
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with has a marker."""
     if files.identity(path) is None:
-        message = f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another out"
-        raise UserError(message)
+        raise UserError(f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another out")
 
 
 def check_free(path: Path, *, force: bool) -> None:
@@ -175,10 +169,7 @@ def occupied(path: Path) -> bool:
 def refuse_overlap(
     out: Path, inputs: Mapping[str, Path | None], *, around: Mapping[str, Path | None] | None = None
 ) -> None:
-    """Check by resolved path that a command does not write into, over or around what it reads.
-
-    No part of an input may lie in the output or the other way round; what is ``around`` may have the output below it.
-    """
+    """Check by resolved path that no input lies in the output or the other way round; ``around`` may have it below."""
     target = out.resolve()
     for name, given in (*inputs.items(), *(around or {}).items()):
         if given is None:
@@ -196,8 +187,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or error
-        message = f"{path}: this folder cannot be made or written ({why}); choose another out"
-        raise UserError(message) from error
+        raise UserError(f"{path}: this folder cannot be made or written ({why}); choose another out") from error
 
 
 def numbered(path: Path) -> Path:

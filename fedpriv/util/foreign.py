@@ -49,10 +49,9 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
 
     ``where`` begins an error (default: the path); ``expected`` is advice where there is no such file.
     """
-    where = where or str(path)
-    advice = f"; expected {expected}" if expected else ""
+    where, advice = where or str(path), f"; expected {expected}" if expected else ""
     try:
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise UserError(f"{where}: no such file{advice}") from error
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
@@ -62,7 +61,7 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
         return os.fdopen(number, "rb")
     os.close(number)
     if stat.S_ISREG(about.st_mode):
-        raise _too_large(where, about.st_size, limit)
+        raise UserError(f"{where}: {about.st_size:,} bytes; {limit.what} may have {limit.bytes:,}")
     what = "a folder" if stat.S_ISDIR(about.st_mode) else "no regular file but a pipe or a device"
     raise UserError(f"{where}: is {what}; expected a file of {limit.what}")
 
@@ -76,12 +75,9 @@ def read_bytes(path: Path, limit: Limit, where: str = "", *, expected: str = "")
     """Return the contents of a file; arguments and errors as :func:`open_file`."""
     with open_file(path, limit, where, expected=expected) as file:
         try:
-            content = file.read(limit.bytes + 1)
+            return file.read(limit.bytes)
         except OSError as error:
             raise UserError(f"{where or path}: not readable ({reason(error)})") from error
-    if len(content) > limit.bytes:  # it grows, or its file system knows no sizes
-        raise _too_large(where or str(path), len(content), limit)
-    return content
 
 
 def read_text(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> str:
@@ -112,10 +108,6 @@ def given_path(where: str, value: Any) -> Path:
         if not isinstance(error, OSError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
     return path
-
-
-def _too_large(where: str, size: int, limit: Limit) -> UserError:
-    return UserError(f"{where}: {size:,} bytes; {limit.what} may have {limit.bytes:,}")
 
 
 def reason(error: BaseException) -> str:
@@ -164,8 +156,11 @@ def inline_value(text: str) -> Any:
     >>> inline_value("0.1"), inline_value("VAP"), inline_value("true"), inline_value("2026-01-01")
     (0.1, 'VAP', True, '2026-01-01')
     """
-    result = _inline(text)
-    return text if result is None else result
+    try:
+        result = toml_table(f"value = {text}") if len(text) <= SETTINGS.bytes else {}
+    except ValueError:
+        return text
+    return result["value"] if len(result) == 1 else text
 
 
 def inline_values(text: str) -> list[Any]:
@@ -174,16 +169,8 @@ def inline_values(text: str) -> list[Any]:
     >>> inline_values("0.1,1"), inline_values("VAP, VAR")
     ([0.1, 1], ['VAP', 'VAR'])
     """
-    result = _inline(f"[{text}]")
+    result = inline_value(f"[{text}]")
     return result if isinstance(result, list) else [part.strip() for part in text.split(",")]
-
-
-def _inline(text: str) -> Any:
-    try:
-        result = toml_table(f"value = {text}") if len(text) <= SETTINGS.bytes else {}
-    except ValueError:
-        return None
-    return result["value"] if len(result) == 1 else None
 
 
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
@@ -208,7 +195,5 @@ def check_tensor_file(path: Path) -> None:
         size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > min(TENSOR_HEADER, size - 8):
-        raise UserError(
-            f"{path}: not readable as safetensors (a header of {length:,} bytes in a file of {size:,}; "
-            f"at most {TENSOR_HEADER:,})"
-        )
+        text = f"a header of {length:,} bytes in a file of {size:,}; at most {TENSOR_HEADER:,}"
+        raise UserError(f"{path}: not readable as safetensors ({text})")

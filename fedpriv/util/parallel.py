@@ -1,7 +1,8 @@
-"""Processes with one thread each: jobs are handed out in order, and one that is killed is reported."""
+"""Long work: who hears of its progress, and processes with one thread each that jobs are handed to in order."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -11,13 +12,39 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from fedpriv.util.code import VARIABLE, allowed
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import free_memory, pick_device
 from fedpriv.util.errors import UserError, WorkError, shown
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.memory import free_memory
+
+Report = Callable[[int, int, str], None]
+"""Called with (units done, units planned, what is being done)."""
+
+
+class Listener:
+    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show."""
+
+    command: str | None = None  # that was typed to start the work; None where a verb was called from Python
+
+    def progress(self, title: str) -> AbstractContextManager[Report]:
+        """Follow one piece of work; entering gives what the work calls as it advances."""
+        return contextlib.nullcontext(lambda done, planned, what: None)
+
+    def say(self, line: str) -> None:
+        """Hear a notice that a person should see and that is no result."""
+
+    def warn(self, line: str) -> None:
+        """Hear of something that the results lack, which nobody should miss."""
+        self.say(f"warning: {line}")
+
+    def resumable(self) -> None:
+        """Hear that from now on an interrupt loses nothing: the folder is there, and the work in it can be resumed."""
+
+
+SILENT = Listener()
+
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -37,8 +64,10 @@ class WorkerKilled(WorkError):
 def number_of_workers(requested: int | str, device: str = "cpu", most: int | None = None) -> int:
     """Return a number of processes, at most ``most``."""
     if str(requested) == "auto":
+        from joblib.externals.loky import cpu_count  # less where a container rations them
+
         free = free_memory()
-        number = _cores() if free is None else min(_cores(), 1 + free // MEMORY)
+        number = int(cpu_count()) if free is None else min(int(cpu_count()), 1 + free // MEMORY)
         position = pick_device(device)
         if position.type == "cuda":
             import torch
@@ -57,13 +86,6 @@ def number_of_workers(requested: int | str, device: str = "cpu", most: int | Non
 def patience_for(number: int | str, suites: int = 1) -> float:
     """Return the seconds for which one process works alone: none where a number was asked for."""
     return PATIENCE / suites if str(number) == "auto" else 0.0
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, less where a container rations them."""
-    from joblib.externals.loky import cpu_count
-
-    return int(cpu_count())
 
 
 class Relay(Listener):

@@ -31,7 +31,6 @@ class Registry(Mapping[str, str]):
 
     def __init__(self, noun: str, builtins: Mapping[str, str], *, group: str = "", contract: str = "") -> None:
         self.noun, self.builtins, self.group, self._contract = noun, dict(builtins), group, contract
-        self._said: set[str] = set()
         self._adopted: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
@@ -39,12 +38,6 @@ class Registry(Mapping[str, str]):
             return name
         known = self.builtins.get(name) or self._adopted.get(name)
         return known or self._outside()[name].value
-
-    def __contains__(self, name: object) -> bool:
-        known = (self.builtins, self._adopted)
-        return isinstance(name, str) and (
-            any(name in names for names in known) or is_reference(name) or name in self._outside()
-        )
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.builtins, *self._outside()])
@@ -94,7 +87,7 @@ class Registry(Mapping[str, str]):
             except UserError as error:
                 if name in self.builtins:
                     raise
-                self._say(f"left out: {error}")
+                _warn(f"left out: {error}")
         return results
 
     def origin(self, name: str) -> str:
@@ -107,17 +100,17 @@ class Registry(Mapping[str, str]):
         for point in _entry_points(self.group, tuple(sys.path)) if self.group else ():
             if point.name in self.builtins or point.name in entry_points:
                 owner = "fedpriv" if point.name in self.builtins else _distribution(entry_points[point.name])
-                whose = f" of {_distribution(point)}"
-                self._say(f"{self.noun} {point.name!r}{whose} is passed over: {owner} has one of that name")
+                name = f"{self.noun} {point.name!r} of {_distribution(point)}"
+                _warn(f"{name} is passed over: {owner} has one of that name")
             else:
                 entry_points[point.name] = point
         return entry_points
 
-    def _say(self, line: str) -> None:
-        """Write a warning line, each once."""
-        if line not in self._said:
-            self._said.add(line)
-            _LOG.warning("warning: %s", line)
+
+@lru_cache(maxsize=256)
+def _warn(line: str) -> None:
+    """Write a warning line, each once."""
+    _LOG.warning("warning: %s", line)
 
 
 def refuse_no_callable(name: str, value: object) -> None:
@@ -137,9 +130,7 @@ def is_reference(name: str) -> bool:
 
 
 def split_reference(text: str, *known: Registry) -> tuple[str, str]:
-    """Return the name at the beginning of ``NAME[:REST]`` and REST; a name may be a reference and hold a colon itself.
-
-    Names of the ``known`` registries are no modules' names.
+    """Return NAME and REST of ``NAME[:REST]``; NAME may be a reference whose module no ``known`` registry has as a name.
 
     >>> split_reference("noise:scale=1"), split_reference("mine.defenses:Blur:radius=2")
     (('noise', 'scale=1'), ('mine.defenses:Blur', 'radius=2'))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 import torch
 
@@ -46,3 +47,21 @@ def global_seed(seed: int) -> Iterator[None]:
 @functools.cache
 def _has_gpu() -> bool:
     return torch.cuda.is_available()
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Last(Generic[K, V]):
+    """A function that remembers its last result."""
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
+        self._kept: tuple[K, V] | None = None
+
+    def __call__(self, key: K) -> V:
+        """Return the result for an object, which must not change."""
+        if self._kept is None or self._kept[0] is not key:
+            self._kept = key, self._make(key)
+        return self._kept[1]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fedpriv.util.errors import UserError
+from fedpriv.wire import PAYLOADS
 from fedpriv.wire.payload import DECLARED, Message, Payload
-from fedpriv.wire.payloads import PAYLOADS
 
 
 def payload_kind(name: str) -> type[Payload]:

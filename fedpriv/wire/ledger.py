@@ -103,11 +103,7 @@ def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
 
 @dataclass(frozen=True)
 class FederationSizes:
-    """Sizes of a federation in a settled round (not the first); what is unknown is None.
-
-    Attributes:
-        all_model_scalars: of all participants' models together, where they differ; None for K times ``model_scalars``.
-    """
+    """Sizes of a federation in a settled round (not the first); what is unknown is None."""
 
     clients: int  # clients that take part, K
     classes: int  # number of classes C
@@ -117,7 +113,7 @@ class FederationSizes:
     known_classes: int | None = None  # classes that at least one client holds; None for all C
     samples: int | None = None  # training images of the participants together
     model_scalars: int | None = None  # learnable parameters of one client's whole model
-    all_model_scalars: int | None = None
+    all_model_scalars: int | None = None  # of all participants' models, where they differ; None for K times the former
     blueprint: Blueprint | None = None  # one client's architecture, for methods that build others like it
     clusters: int | None = None  # cluster prototypes over all classes, Q (FPL)
     compressed_scalars: int | None = None  # scalars of one compressed model (FedKD)

@@ -13,12 +13,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedpriv.algebra.matrices import dense, diagonal_blocks
-from fedpriv.util.registry import Registry
-from fedpriv.wire.payload import DECLARED, state, tensor
 from fedpriv.wire.payload import Message as Message
 from fedpriv.wire.payload import Payload as Payload
 from fedpriv.wire.payload import find_payload as find_payload
 from fedpriv.wire.payload import get_payload as get_payload
+from fedpriv.wire.payload import state, tensor
 
 Through = Literal["cross_entropy", "logits", "representation"]
 """Where the derivative of the loss comes from, seen from the uploaded network:
@@ -208,15 +207,3 @@ class FeatureMean(
     """Mean representation (FedAvgDBE, once)."""
 
     mean: Tensor = tensor("d", private=True)
-
-
-KINDS: dict[str, type[Payload]] = {kind: made for kind, made in DECLARED.items() if made.__module__ == __name__}
-"""The kinds of this package."""
-
-PAYLOADS = Registry(
-    "kind of payload",
-    {kind: f"{__name__}:{made.__name__}" for kind, made in KINDS.items()},
-    group="fedpriv.payloads",
-    contract="fedpriv.wire.kinds:refuse_no_payload",
-)
-"""Names of kinds of payload and where they are."""

@@ -13,13 +13,6 @@ def test_the_smallest_count_that_reaches_the_energy_by_hand():
         assert rank_for_energy(values, energy) == rank
 
 
-def test_slices_share_one_count_from_their_pooled_energy():
-    # Squares 9 + 1, 1 + 1: 10 of 12 = 83 % for the first values.
-    values = torch.tensor([[3.0, 1.0], [1.0, 1.0]])
-    assert rank_for_energy(values, 0.83) == 1
-    assert rank_for_energy(values, 0.84) == 2
-
-
 def matrix(rows, columns, values):
     rng = torch.Generator().manual_seed(0)
     left = torch.linalg.qr(torch.randn(rows, len(values), generator=rng))[0]
@@ -34,12 +27,6 @@ def test_a_matrix_is_cut_to_its_leading_singular_values():
     assert float(factors["w.s"]) == pytest.approx(4.0, abs=1e-5)
     # What is missing has the energy of the values left out: 4 + 4 + 1.
     assert float((recover(factors)["w"] - full).square().sum()) == pytest.approx(9.0, abs=1e-4)
-
-
-def test_factors_travel_only_where_they_are_smaller():
-    full = matrix(10, 8, [4.0, 3.0, 2.0, 2.0, 1.0])
-    assert compress({"w": full}, 0.999).keys() == {"w"}  # 5 (10 + 1 + 8) = 95 > 80
-    assert compress({"w": full}, 0.9).keys() == {"w.u", "w.s", "w.v"}  # 4 values reach 33 of 34, 3 reach 29: 57 scalars
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6), (2, 1), (3, 5)])

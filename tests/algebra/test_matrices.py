@@ -1,7 +1,5 @@
 """Diagonal blocks, kernels and their alignment, Procrustes distance, and the simplex, each against its laws."""
 
-import math
-
 import pytest
 import torch
 from compare import expect_close, expect_same
@@ -15,8 +13,6 @@ from fedpriv.algebra.matrices import (
     diagonal_blocks,
     linear_kernel,
     nearest_distribution,
-    prepared,
-    procrustes_distance,
     rbf_kernel,
     support,
 )
@@ -87,24 +83,6 @@ def test_alignment_ignores_rotation_and_scale_and_is_one_with_itself(seed, scale
         assert 0 <= alignment(one, other).item() <= 1
         turned = kernel(scale * features @ rotation)
         assert alignment(turned, other).item() == pytest.approx(alignment(one, other).item(), abs=1e-9)
-
-
-def test_a_case_by_hand():
-    # Centred, of norm one each; A^T B has one entry 1 / sqrt(2), so the distance is 2 - sqrt(2).
-    one = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    other = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
-    assert float(procrustes_distance(one, other)) == pytest.approx(2 - math.sqrt(2), abs=1e-6)
-
-
-def test_it_is_the_least_squared_distance_over_turns():
-    rng = torch.Generator().manual_seed(2)
-    one, other = torch.randn(2, 9, 4, generator=rng, dtype=torch.float64)
-    found = float(procrustes_distance(one, other))
-    a, b = prepared(one), prepared(other)
-    left, _, right = torch.linalg.svd(b.T @ a)
-    assert float((a - b @ left @ right).square().sum()) == pytest.approx(found, abs=1e-12)
-    turns = torch.linalg.qr(torch.randn(200, 4, 4, generator=rng, dtype=torch.float64)).Q
-    assert float((a - b @ turns).square().sum((1, 2)).min()) >= found
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8))

@@ -9,9 +9,9 @@ from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.search.objectives import DISTANCES, direction_distance, nonzero_distance, pruned_distance
-from fedpriv.defenses.clip import clip_rows
-from fedpriv.defenses.diagonal import one_block
-from fedpriv.defenses.prune import pruned
+from fedpriv.defenses.compress import pruned
+from fedpriv.defenses.mechanisms import one_block
+from fedpriv.defenses.noise import clip_rows
 from fedpriv.wire.payloads import Prototypes
 
 CPU = torch.device("cpu")

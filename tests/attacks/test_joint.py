@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes, Representations

@@ -16,9 +16,9 @@ from fedpriv.attacks.inference.membership import MembershipInference, calibrate_
 from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
+from fedpriv.scoring.inference_case import area
 from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import on_common_scale
-from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError

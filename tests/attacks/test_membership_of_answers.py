@@ -12,7 +12,7 @@ from fedpriv.attacks.inference.membership import FLOOR, MembershipInference, cal
 from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
 from fedpriv.attacks.inputs.outputs import extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.scoring.roc import area
+from fedpriv.scoring.inference_case import area
 from fedpriv.sources.source import shuffle
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Kernel, PublicImages

@@ -18,8 +18,8 @@ from fedpriv.attacks.inversion.surrogate import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
+from fedpriv.scoring.inference_case import area
 from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.roc import area
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import inferred
 from fedpriv.util.errors import UserError

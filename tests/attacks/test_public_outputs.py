@@ -14,8 +14,8 @@ from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.inference.property_features import public_logit_shares
 from fedpriv.attacks.inversion.class_outputs import PairedLogits
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.scoring.leakage import psnr_of_mse
-from fedpriv.scoring.roc import area
+from fedpriv.scoring.inference_case import area
+from fedpriv.scoring.metrics import psnr_of_mse
 from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -9,12 +9,12 @@ import pytest
 from annotated_types import Ge, Gt
 
 import fedpriv
-from fedpriv.attacks import ATTACKS, attacks_for, default_suite, target_names, targets_of, told_in_clear
+from fedpriv.attacks import ATTACKS, TARGETS, attacks_for, default_suite, target_names, targets_of, told_in_clear
 from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import KINDS
+from fedpriv.wire import PAYLOADS
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -22,7 +22,7 @@ def test_every_attack_keeps_the_contract_that_other_packages_are_held_to(name):
     attack = ATTACKS.load(name)
     assert attack.name == name
     assert attack.targets
-    assert set(attack.targets) <= set(KINDS)
+    assert set(attack.targets) <= set(PAYLOADS)
     refuse_no_attack(name, attack)
 
 
@@ -97,13 +97,16 @@ FITS = {
 
 
 def test_traits_give_the_kinds_that_attacks_are_written_for():
-    assert {name: set(targets_of(name)) & set(KINDS) for name in ATTACKS} == {name: set(k) for name, k in FITS.items()}
+    assert {name: set(targets_of(name)) & set(PAYLOADS) for name in ATTACKS} == {
+        name: set(k) for name, k in FITS.items()
+    }
 
 
 def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
     names = target_names()
+    assert names == TARGETS
     assert len(set(names)) == len(names)
-    assert set(names) <= set(KINDS)
+    assert set(names) <= set(PAYLOADS)
     for kind in names:
         assert bool(attacks_for(kind)) != bool(told_in_clear(kind)), kind
         assert kind in METHODS.load(default_method(kind)).uploads

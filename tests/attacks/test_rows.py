@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
 from fedpriv.attacks.search.candidates import Row, Solved, rows_of, solve_rows
-from fedpriv.util import memory
+from fedpriv.util import compute
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -131,7 +131,7 @@ def test_a_gpu_that_cannot_hold_one_row_says_so():
 
 
 def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(compute, "free_memory", lambda: 10_000)
     with pytest.raises(UserError, match=r"^24 rows .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"):
         solve(chunk_rows=100, bytes_per_row=1000, solver=None)
     with pytest.raises(UserError, match=r"; a smaller image_size would fit$"):

@@ -13,8 +13,7 @@ from fedpriv.attacks.gradients.update import LocalStep
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, sent_entries, stacked_entries, stacked_projection
 from fedpriv.attacks.observation import BatchFacts, Knowledge, ThreatModel
-from fedpriv.defenses.percentile_privacy import truncated
-from fedpriv.defenses.prune import pruned
+from fedpriv.defenses.compress import pruned, truncated
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
 

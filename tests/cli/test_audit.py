@@ -15,8 +15,7 @@ from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
 from fedpriv.util import files
 from fedpriv.util.folders import held
-from fedpriv.util.listener import SILENT
-from fedpriv.util.parallel import Relay
+from fedpriv.util.parallel import SILENT, Relay
 
 
 @pytest.fixture(autouse=True)

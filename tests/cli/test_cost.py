@@ -5,7 +5,7 @@ import json
 from looped import each
 
 from fedpriv.cli.main import run
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.prepared import load_data
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import METHODS

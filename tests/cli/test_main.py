@@ -40,6 +40,8 @@ for name in sys.argv[1:]:
     run([name, "--help"])
     assert "torch" not in sys.modules, name
     print(end="\\f")
+assert run(["attack", "--target", "entangeld"]) == 2
+assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
     for name, told in zip(COMMANDS, done.stdout.split("\f")[:-1], strict=True):

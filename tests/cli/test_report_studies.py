@@ -6,7 +6,7 @@ import pytest
 from command_line import call
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.pages.study_report import write_study_report

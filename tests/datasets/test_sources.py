@@ -14,9 +14,7 @@ from image_cases import first_pixels, refused
 from sklearn import datasets as sklearn_datasets
 
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
-from fedpriv.datasets.federated import PartitionOptions, class_counts, federate
-
-# ---------------------------------------------------------------------------------------------- registry and options
+from fedpriv.datasets.partition import PartitionOptions, class_counts, federate
 
 
 def test_importing_the_registry_does_not_import_torch():
@@ -44,8 +42,6 @@ def test_a_source_on_disk_needs_a_folder_that_is_there(name, tmp_path):
     assert "download" in message
 
 
-# ------------------------------------------------------------------------------------------------------------- fashion
-
 FASHION_DIGEST = "6ec605e7f7f3d24837555ab9be88912386279b55272f06e5543534871f28239d"
 """SHA-256 of the pixels, then the labels, as bytes."""
 
@@ -60,9 +56,6 @@ def test_fashion_is_there_without_a_download():
     assert found.hexdigest() == FASHION_DIGEST
 
 
-# --------------------------------------------------------------------------------------------------------------- plane
-
-
 def test_points_of_the_plane_are_what_the_paper_divides():
     """FedRE, figure 2: 300 training and 200 test samples at two clients, from which FedGH uploads 4 prototypes."""
     for seed in (0, 5):
@@ -71,22 +64,6 @@ def test_points_of_the_plane_are_what_the_paper_divides():
         assert sum(len(one.train_index) for one in federated.clients) == 300
         assert sum(len(one.test_index) for one in federated.clients) == 200
         assert ((class_counts(federated) > 0).sum(), len(federated.clients)) == (4, 2)
-
-
-def test_points_of_the_plane_overlap_as_they_say():
-    drawn = [load_dataset("plane", SourceOptions(seed=seed)).samples for seed in range(40)]
-    points = torch.cat([one.images.flatten(1) for one in drawn]) * 9 - 4.5
-    labels = torch.cat([one.labels for one in drawn])
-    corners = torch.tensor([[0.4, 0.4], [-0.4, 0.4], [-0.4, -0.4], [0.4, -0.4]])
-    means = torch.stack([points[labels == label].mean(0) for label in range(4)])
-    assert (means - corners).abs().max() < 0.05  # 5,000 points each: 0.014 is one standard error
-    assert (points - corners[labels]).std(0).sub(1).abs().max() < 0.03
-    right = ((points[:, 0] > 0) == (corners[labels, 0] > 0)).float().mean()
-    assert abs(float(right) - 0.6554) < 0.02
-    assert (points.abs() == 4.5).float().mean() < 1e-4
-
-
-# -------------------------------------------------------------------------------------------------------------- digits
 
 
 def test_digits_are_scikit_learns_in_the_unit_interval():
@@ -109,9 +86,6 @@ def test_per_class_keeps_the_first_in_stored_order():
     expected = sorted(np.concatenate([np.flatnonzero(labels == label)[:3] for label in range(10)]).tolist())
     expect_same(few.samples.images, every.samples.images[expected])
     assert few.n_official_train == 30
-
-
-# --------------------------------------------------------------------------------------------- torchvision's data sets
 
 
 def write_idx(folder, part, images, labels):
@@ -149,15 +123,6 @@ def test_truncated_idx_file_is_one_line(tmp_path):
     refused("mnist", "incomplete or damaged", data_dir=tmp_path)
 
 
-def test_labels_that_do_not_fit_the_images_are_refused(tmp_path):
-    folder = tmp_path / "MNIST" / "raw"
-    idx_set(folder)
-    write_idx(folder, "train", np.zeros((3, 28, 28), np.uint8), np.zeros(4, np.uint8))
-    refused("mnist", "3 training images but 4 labels", data_dir=tmp_path)
-    write_idx(folder, "train", np.zeros((2, 28, 28), np.uint8), np.array([0, 77], np.uint8))
-    refused("mnist", r"labels are not in 0\.\.9", data_dir=tmp_path)
-
-
 def cifar_set(root, n_classes):
     """Write a small CIFAR set; the first pixel of every image is its running number."""
     fine = n_classes == 100
@@ -189,6 +154,3 @@ def test_cifar_is_read_in_torchvisions_layout(name, n_classes, n_train, total, t
         assert dataset.n_official_train == n_train
         assert dataset.class_names[n_classes - 1] == f"name {n_classes - 1}"
         assert dataset.samples.labels[1] == n_classes - 1
-
-
-# ----------------------------------------------------------------------------------------------------------- real data

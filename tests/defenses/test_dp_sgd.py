@@ -1,6 +1,7 @@
 """DP-SGD: what one image can move, noise, Poisson batches, accounting against a second library, every method's loss."""
 
 import copy
+import math
 import warnings
 from dataclasses import replace
 
@@ -8,17 +9,22 @@ import pytest
 import torch
 from compare import expect_close
 from defense_cases import CLASSES, SHAPE, batch, plan_for
+from federations import CPU, small
 from method_cases import World
 from torch.nn.functional import cross_entropy
 
+from fedpriv.defenses import parse_choice
+from fedpriv.defenses.accounting import epsilon
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
-from fedpriv.defenses.shared.accounting import epsilon
 from fedpriv.federation.defense import Work, plain_step
 from fedpriv.federation.local_training import local_batches, steps
 from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.rounds import run, run_clients
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.sources.run import prepare
 from fedpriv.util.seeds import generator
 
 
@@ -148,3 +154,38 @@ def test_every_method_with_a_side_channel_is_refused_and_no_other():
         if world.method.non_sgd_computation(world.options):
             refused.add(name)
     assert refused == {"fedala", "fedapen", "fedavgdbe"}
+
+
+CONFIG = small(
+    "fedavg",
+    models="small-mlp",
+    per_class=10,
+    clients=3,
+    rounds=2,
+)
+
+
+def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path, monkeypatch):
+    config = replace(
+        CONFIG, method="fedrep", options={"head_epochs": 3}, defenses=(parse_choice("dp-sgd:noise_multiplier=3"),)
+    )
+    federation = prepare(config, CPU)
+    taken = []
+
+    def counting(step):
+        def count(work, images, labels):
+            taken.append(len(labels))
+            return step(work, images, labels)
+
+        return count
+
+    (guard,) = federation.clients[0].training.guards
+    spied = replace(federation.clients[0].training, guards=(guard, counting))
+    clients = tuple(replace(setup, training=spied) for setup in federation.clients)
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(replace(federation, clients=clients), directory, run_clients)
+    record = directory.summary.privacy[0]
+    smallest = min(len(setup.train) for setup in federation.clients)
+    assert record["releases"] * 3 == len(taken) == 3 * 2 * (3 + 1) * math.ceil(smallest / 10)
+    assert record["epsilon"] == epsilon(3.0, record["releases"], 1e-5, 10 / smallest)
+    assert len(set(taken)) > 1

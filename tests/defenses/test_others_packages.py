@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpriv.defenses.local_dp import LocalDp
-from fedpriv.defenses.noise import standard_noise
+from fedpriv.defenses.noise import LocalDp, standard_noise
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Classifier, Model, SampleCount, get_payload
+from fedpriv.wire.payloads import Model, get_payload
 
 
 def sent(text, update, before=None):
@@ -37,19 +36,6 @@ def test_percentile_by_hand():
     found = sent("percentile-privacy:percentile=50,gamma=3.5", update)
     assert found["w"].tolist() == [0, 0, 3, -3.5]
     assert found["b"].tolist() == [3.5]
-
-
-def test_one_percentile_is_taken_over_all_payloads_and_counts_pass():
-    before = (Model({"w": torch.zeros(4)}), Classifier({"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}))
-    after = (
-        Model({"w": torch.tensor([1.0, 2.0, 3.0, 4.0])}),
-        Classifier({"weight": torch.full((2, 2), 5.0), "bias": torch.full((2,), 6.0)}),
-        SampleCount(torch.tensor([9])),
-    )
-    pipeline = DefensePipeline(build("percentile-privacy:percentile=30,gamma=9"))
-    found = pipeline.upload(after, Sender(1, 0, C, LABELS, before), 0)
-    assert get_payload(found, Model).state["w"].tolist() == [0, 0, 0, 4]  # 0.7 of the way from 3 to 4, of ten
-    assert int(get_payload(found, SampleCount).count) == 9
 
 
 def filtered(update, percentile, gamma, steps):

@@ -8,10 +8,8 @@ import torch
 from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, C, D, build, draw, mixture, same, send
 
-from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.federation.defense import DefensePipeline, Sender
-from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, get_payload
 
@@ -87,14 +85,6 @@ def test_sign_sends_one_magnitude_a_tensor():
     sent = pipeline.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert get_payload(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
     assert [row.bytes for row in pipeline.wire_entries(entries(sent, 1, 0, "upload"))] == [1, 4]
-
-
-def test_entangle_of_representations_is_fedre():
-    sent = get_payload(send(build("entangle:mechanism=RAR"), "representation"), Entangled)
-    weights = sample_weights(LABELS, "RAR", generator(0, "defense", 0, 2, 1))
-    feature, encoding = entangle(CASES["representation"][0][0].features, LABELS, weights, C)
-    expect_same(sent.feature, feature)
-    expect_same(sent.label_encoding, encoding)
 
 
 @pytest.mark.parametrize("mechanism", ["VAR", "VAP", "RAP", "RSP"])

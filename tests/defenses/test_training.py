@@ -6,25 +6,17 @@ import pytest
 import torch
 from compare import expect_close
 from defense_cases import CLASSES, OWN, SHAPE, WIDTH, batch, build, plan_for, worked
-from federations import CPU, files, small
+from federations import CPU
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.defenses import parse_choice
-from fedpriv.defenses.soteria import pruned_step, scores
+from fedpriv.defenses.local_steps import pruned_step, scores
 from fedpriv.federation.defense import DefensePipeline, plain_step
-from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run, run_clients
-from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.sources.run import prepare
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
-
-DEFENSES = ("soteria:percentile=50", "precode:code=8", "transform", "mixup", "dp-sgd:noise_multiplier=1")
-
 
 # ---------------------------------------------------------------- Soteria
 
@@ -67,45 +59,6 @@ def test_orders_that_void_a_guarantee_are_refused(texts, words):
     with pytest.raises(UserError, match=words):
         DefensePipeline(build(*texts)).check(plan)
     DefensePipeline(build("soteria", "precode", "transform", "dp-sgd:noise_multiplier=1", "precode")).check(plan)
-
-
-# ---------------------------------------------------------------- whole runs
-
-CONFIG = small(
-    "fedavg",
-    models="small-mlp",
-    per_class=8,
-    clients=3,
-    rounds=2,
-    training=LocalTraining(learning_rate=0.1, max_steps=2),
-)
-
-
-def federation(config):
-    return prepare(config, CPU)
-
-
-@pytest.mark.parametrize("text", DEFENSES)
-def test_defended_runs_repeat_and_resume_to_the_same_bytes(text, tmp_path):
-    config = replace(CONFIG, defenses=(parse_choice(text),))
-    whole = RunDirectory.create(tmp_path / "whole", config)
-    run(federation(config), whole, run_clients)
-    killed = RunDirectory.create(tmp_path / "killed", config)
-
-    def die(done, planned, what):
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(federation(config), killed, run_clients, die)
-    run(federation(config), RunDirectory.open(killed.path), run_clients)
-    assert files(killed.path) == files(whole.path)
-    bare = RunDirectory.create(tmp_path / "bare", CONFIG)
-    run(federation(CONFIG), bare, run_clients)
-    path = bare.upload_path(1, 0)
-    if not text.startswith("precode"):  # there the network itself is another
-        defended = whole.message(whole.upload_path(1, 0))[0].state
-        assert any(not torch.equal(value, defended[name]) for name, value in bare.message(path)[0].state.items())
 
 
 # ---------------------------------------------------------------- the answers

@@ -46,14 +46,6 @@ def test_every_link_to_a_file_finds_it():
     assert lost == []
 
 
-def test_every_schema_is_on_the_page_of_schemas():
-    folder = DOCS / "schema"
-    assert {path.name for path in folder.glob("*.json")} == set(LINK.findall((folder / "README.md").read_text())) - {
-        "../architecture.md",
-        "../evaluation.md",
-    }
-
-
 def test_what_is_cited_is_this_version():
     version = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (HOME / "CITATION.cff").read_text()

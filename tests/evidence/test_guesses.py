@@ -8,7 +8,7 @@ from compare import expect_same
 
 from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory

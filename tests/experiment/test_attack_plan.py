@@ -1,4 +1,4 @@
-"""What an attack is asked to do: budgets and options, before anything is trained or attacked."""
+"""What an attack is asked to do: its options, before anything is trained or attacked."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from looped import each
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, options_by_attack, parse_budgets
+from fedpriv.pipeline.plan import AttackPlan, attack_names, build_attacks, granted, options_by_attack
 from fedpriv.util.errors import UserError
 
 
@@ -25,32 +25,6 @@ def test_one_job_an_attack_where_nothing_else_is_asked():
     asked = plan("dip", "pixels")
     assert folders(asked) == ["dip", "pixels"]
     assert all(job.control and job.attack == asked.attacks[job.name] for job in asked.jobs())
-
-
-def test_budgets_set_the_field_that_the_attack_names():
-    jobs = plan("dip", budgets=(10, 30)).jobs()
-    assert [(job.folder, job.attack.iterations) for job in jobs] == [("dip@10", 10), ("dip@30", 30)]
-    (job,) = AttackPlan("model", build_attacks(["dlg"], {}), ThreatModel(), budgets=(3,)).jobs()
-    assert job.attack.outer_steps == 3
-
-
-def test_shuffled_uploads_are_attacked_at_the_largest_budget():
-    assert [job.control for job in plan("dip", budgets=(10, 30)).jobs()] == [False, True]
-    assert [job.control for job in plan("dip", budgets=(10, 30), control=False).jobs()] == [False, False]
-
-
-# ---------------------------------------------------------------- budgets
-
-
-def test_budgets_are_sorted():
-    assert parse_budgets(None) == ()
-    assert parse_budgets("300,100") == (100, 300)
-
-
-@each("text", ["", "100,", "a", "0,3", "-1", "1.5", "3,3"])
-def test_other_budgets_are_refused(text):
-    with pytest.raises(UserError, match=r"^budget"):
-        parse_budgets(text)
 
 
 # ---------------------------------------------------------------- options
@@ -78,8 +52,6 @@ def test_iterations_are_the_budget_of_each():
         (("dip",), ["pixels.patience=3"], {}, "attack 'pixels' does not run here; there are: dip"),
         (("dip",), ["dip=3"], {}, ": expected dip.KEY=VALUE"),
         (("membership",), [], {"iterations": 5}, "iterations: membership takes none"),
-        (("membership",), [], {"budgets": (5,)}, "budget: membership takes none"),
-        (("dip",), ["iterations=4"], {"budgets": (5,)}, "budget sets it for attack 'dip'"),
         (("dip",), ["iterations=4"], {"iterations": 5}, "attack_option iterations: iterations sets it"),
         (("dlg",), ["dlg.outer_steps=4"], {"iterations": 5}, "attack_option outer_steps: iterations sets it"),
         (("dip", "pixels"), ["pixels.restarts=4"], {"restarts": 2}, "restarts sets it for attack 'pixels'"),

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fedpriv
 from fedpriv.pipeline.execute import COMPARED, pool_images
-from fedpriv.scoring.records.reconstruction import SPECIFIC, Fit
+from fedpriv.scoring.records import SPECIFIC, Fit
 from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)

@@ -15,7 +15,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
 from fedpriv.integrations.flower_engine import FlowerEngine
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 
 pytestmark = pytest.mark.frameworks

@@ -16,8 +16,7 @@ from fedpriv.experiment.shares import parts_of
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.sources.run import prepare
 from fedpriv.util.code import allowing
-from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, WorkerKilled
+from fedpriv.util.parallel import Listener, Pool, WorkerKilled
 
 NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {"pixels": {"iterations": 3}, "unmix": {"iterations": 3}, "property": {"shadow_clients": 2}}

@@ -10,7 +10,7 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.reach import first_beyond, furthest
+from fedpriv.pages.findings import first_beyond, furthest
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
 from fedpriv.util.errors import UserError
@@ -35,7 +35,6 @@ def attacked(tmp_path_factory):
         ("model", {"local_steps": 2}, False, "reach='1,4' and local_steps exclude each other"),
         ("model", {"batch_size": 2}, False, "batch_size is that of an epoch alone"),
         ("model", {"rounds": 3}, False, "compares uploads that follow the same broadcast"),
-        ("model", {"budget": "1,2"}, False, "reach and budget exclude each other"),
         ("model", {}, True, "the run is trained already"),
         ("prototype", {}, False, "applies to uploads of trained weights, and prototype is none"),
     ],
@@ -52,7 +51,7 @@ def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_
         ("1", "4", "16", "epoch")
     }
     assert read_reach("entangled", {}, on_run=False) == ()
-    for own in ({"batch_size": 1}, {"local_steps": 1}, {"epochs": 2}, {"rounds": 5}, {"budget": "9"}):
+    for own in ({"batch_size": 1}, {"local_steps": 1}, {"epochs": 2}, {"rounds": 5}):
         assert read_reach("model", own, on_run=False) == ()
     assert read_reach("model", {}, on_run=True) == ()
     assert [one.name for one in read_reach("model", {"reach": "2,epoch", "batch_size": 5}, on_run=False)] == [
@@ -150,9 +149,9 @@ def test_one_finding_names_the_last_that_leaks_and_the_first_that_does_not(attac
     assert finding.short.startswith(f"The leak reaches {finding.reach[last].words}: ")
     assert f"At {finding.reach[beyond].words} none is shown: " in finding.short
     assert "leaks" in finding.kinds
-    rows = {(row["reach"], row["attack"]): row for row in attacked.reach}
-    assert [label for (label, _), row in rows.items() if row["last_that_leaks"]] == [finding.reach[last].label]
-    assert [label for (label, _), row in rows.items() if row["first_beyond"]] == [finding.reach[beyond].label]
+    page = (attacked.path / "report.md").read_text()
+    assert f"Last setting that leaks: {finding.reach[last].label}. First that is not shown to: " in page
+    assert {row["reach"] for row in attacked.table()} == {"1 image", "4 images", "epoch"}
 
 
 def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):

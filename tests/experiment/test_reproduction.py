@@ -29,7 +29,7 @@ from fedpriv.experiment.reproduction.plan import (
     study_at,
 )
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.claims import ClaimCard
 from fedpriv.scoring.storage import read_record
 from fedpriv.util.errors import UserError
 

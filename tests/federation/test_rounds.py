@@ -11,7 +11,7 @@ from compare import expect_close
 from eval_cases import but
 from federations import CPU, files, small, train_small
 
-from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.states import put, take
-from fedpriv.methods.shared import feature_generator
+from fedpriv.methods import fedgen
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.ledger import FederationSizes
 from fedpriv.wire.payloads import (
@@ -40,29 +40,29 @@ def test_fedgen_sends_label_counts_once_and_the_server_sums_them(name):
 
 @pytest.mark.parametrize(("noise", "classes", "expected"), [(32, 10, 285_696), (512, 10, 531_456)])
 def test_the_generator_has_as_many_parameters_as_published(noise, classes, expected):
-    facts = FederationSizes(1, classes, 512, feature_generator.Options(noise=noise))
-    assert feature_generator.sizes(facts) == {("broadcast", "generator.state"): expected}
-    made = feature_generator.FeatureGenerator(classes, 512, noise, 512)
+    facts = FederationSizes(1, classes, 512, fedgen.Options(noise=noise))
+    assert fedgen.sizes(facts) == {("broadcast", "generator.state"): expected}
+    made = fedgen.FeatureGenerator(classes, 512, noise, 512)
     assert sum(value.numel() for value in made.state_dict().values()) == expected
 
 
 def test_the_server_trains_the_generator_towards_what_the_head_recognises():
     options = {"noise": 4, "hidden": 32, "learning_rate": 0.01, "steps": 0, "batch_size": 64}
     world = World("fedgen", options)
-    made = feature_generator.make_generator(world.setups[0], 1, torch.device("cpu"))
+    made = fedgen.make_generator(world.setups[0], 1, torch.device("cpu"))
     torch.manual_seed(2)
     head = torch.randn(CLASSES, WIDTH), torch.randn(CLASSES)
     histogram = torch.tensor([5, 1, 0, 2])
 
     def loss():
         with global_seed(3), torch.no_grad():
-            classes = feature_generator.draw_classes(histogram, 256)
+            classes = fedgen.draw_classes(histogram, 256)
             return float(cross_entropy(made(classes) @ head[0].T + head[1], classes))
 
     before, frozen = loss(), copies(take(made, "g"))
-    feature_generator.train_generator(made, histogram, head, world.options, seed=0)
+    fedgen.train_generator(made, histogram, head, world.options, seed=0)
     assert same(take(made, "g"), frozen)
-    feature_generator.train_generator(made, histogram, head, replace(world.options, steps=60), seed=0)
+    fedgen.train_generator(made, histogram, head, replace(world.options, steps=60), seed=0)
     assert loss() < before / 4
 
 
@@ -75,10 +75,10 @@ def test_a_step_of_fedgen_is_its_loss_by_hand():
     put(model, world.method.apply_broadcast(setup, states[0], broadcast), "model")
     rng = generator(5)
     index = local_batches(len(setup.train), setup.training, rng)[0]
-    made = feature_generator.make_generator(setup, 0, torch.device("cpu"))
+    made = fedgen.make_generator(setup, 0, torch.device("cpu"))
     made.load_state_dict(dict(get_payload(broadcast, Generator).state))
     with global_seed(int(torch.randint(2**62, (1,), generator=rng))):
-        classes = feature_generator.draw_classes(get_payload(broadcast, LabelCounts).counts, 4)
+        classes = fedgen.draw_classes(get_payload(broadcast, LabelCounts).counts, 4)
         features = made(classes).detach()
     images, labels = setup.train.batch(index)
     loss = cross_entropy(model(images), labels) + 0.5 * cross_entropy(model.head(features), classes)

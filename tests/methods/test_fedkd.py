@@ -30,10 +30,6 @@ def test_fedkd_loss_by_hand():
 
 
 def test_fedkds_share_of_energy_grows_by_the_published_schedule():
-    options = fedkd.Options()
-    # A round takes the share that the round before it ended with, T_start + (rounds done) / R (T_end - T_start).
-    shares = [fedkd.energy_of_round(index, 10, options) for index in (0, 1, 2, 5, 9, 10, 11)]
-    assert shares == pytest.approx([0.95, 0.953, 0.956, 0.965, 0.977, 0.98, 0.98])
     world = World("fedkd")  # 5 rounds planned
     server, broadcast, states = world.start()
     seen = []
@@ -41,18 +37,6 @@ def test_fedkds_share_of_energy_grows_by_the_published_schedule():
         seen.append(float(get_payload(broadcast, Energy).share))
         server, broadcast, states, _ = world.round(number, server, broadcast, states)
     assert seen == pytest.approx([0.95, 0.956, 0.962, 0.968, 0.974])
-
-
-def test_fedkd_clients_train_the_recovered_mentee_and_upload_it_compressed():
-    world = World("fedkd", {"energy_start": 0.01}, max_steps=1, learning_rate=1e-6)
-    server, broadcast, states = world.start()
-    _, _, _, uploads = world.round(1, server, broadcast, states)
-    start = recover(get_payload(broadcast, LowRankModel).factors)
-    for _, upload in uploads:
-        factors = get_payload(upload, LowRankModel).factors
-        found = recover(factors)
-        assert sum(value.numel() for value in factors.values()) < sum(value.numel() for value in found.values())
-        assert all(torch.allclose(found[name], value, atol=1e-4) for name, value in start.items())
 
 
 def test_fedkds_server_averages_recovered_mentees_and_compresses_the_mean():

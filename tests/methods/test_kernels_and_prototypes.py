@@ -1,18 +1,22 @@
 """FedTGP, FPL and FedHeNN: each aggregation and loss by hand, and what they become at weight zero."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from compare import expect_close, expect_same
+from hypothesis import given
+from hypothesis import strategies as st
 from method_cases import CLASSES, SHAPE, World, copies, same
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import alignment, linear_kernel
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import put
-from fedpriv.methods import fedtgp, fpl
-from fedpriv.methods.shared import alignment as aligned
+from fedpriv.methods import fedhenn, fpl
+from fedpriv.methods.fpl import coarsest_groups, first_neighbour_groups
+from fedpriv.methods.prototypes import adaptive_margin, generate, separation_loss
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.seeds import generator
@@ -45,7 +49,6 @@ def models_agree(one, other):
         ("fedhenn", {"weight": 0}, "local"),
         ("fedhenn-kernel", {"weight": 0}, "local"),
         ("fedhenn-homogeneous", {"weight": 0}, "fedavg"),
-        ("fedhenn", {"schedule": "step", "weight": 1.0, "step_at": 1.0}, "local"),
     ],
     ids=str,
 )
@@ -59,16 +62,14 @@ def test_without_its_term_a_method_is_plain_training_bit_for_bit(name, options, 
 def test_the_margin_is_the_largest_gap_to_a_nearest_other_class():
     # Class means 0, 3 and 10 on a line: gaps 3, 3 and 7.
     features, classes = torch.tensor([[-1.0], [1.0], [3.0], [10.0]]), torch.tensor([0, 0, 1, 3])
-    assert fedtgp.adaptive_margin(features, classes, 100.0) == pytest.approx(7)
-    assert fedtgp.adaptive_margin(features, classes, 5.0) == 5.0
-    assert fedtgp.adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
+    assert adaptive_margin(features, classes, 100.0) == pytest.approx(7)
+    assert adaptive_margin(features, classes, 5.0) == 5.0
+    assert adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
 
 
 def test_the_separation_loss_by_hand():
     # One prototype at the origin of class 0; generated ones at distances 3 and 5; margin 1 on the true class.
-    loss = fedtgp.separation_loss(
-        torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3.0, 0.0], [3.0, 4.0]]), margin=1.0
-    )
+    loss = separation_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3.0, 0.0], [3.0, 4.0]]), margin=1.0)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(4 - 5)), abs=1e-6)
 
 
@@ -90,7 +91,7 @@ def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     for name, weight in weights.items():
         expect_close(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
     expect_same(get_payload(sent, Prototypes).classes, torch.arange(CLASSES))
-    expect_same(get_payload(sent, Prototypes).features, fedtgp.generate(trained))
+    expect_same(get_payload(sent, Prototypes).features, generate(trained))
 
 
 # ---------------------------------------------------------------- FPL
@@ -137,13 +138,9 @@ def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
 
 
 def test_eta_grows_as_scheduled():
-    def values(**options):
-        return [aligned.eta(aligned.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
-
-    assert values() == [0.5, 1.0, 1.5, 2.0]
-    assert values(schedule="constant") == [2.0] * 4
-    assert values(schedule="step") == [0, 0, 2.0, 2.0]
-    assert values(schedule="step", step_at=0.25) == [0, 2.0, 2.0, 2.0]
+    for options, expected in (({}, [0.5, 1.0, 1.5, 2.0]), ({"schedule": "constant"}, [2.0] * 4)):
+        server = replace(World("fedhenn", {"weight": 2.0} | options).server, rounds=4)
+        assert [float(fedhenn.coefficient(server, t).value) for t in (1, 2, 3, 4)] == expected
 
 
 @pytest.mark.parametrize("name", ["fedhenn", "fedhenn-kernel"])
@@ -203,8 +200,41 @@ def test_public_images_leave_no_trace_in_batch_norm_and_kernels_need_parameters_
             layer.running_mean.fill_(3.0)
     images = torch.rand(4, 3, 32, 32)
     frozen = copies(one.state_dict())
-    kernel = aligned.public_kernel(one.train(), images, aligned.Options())
+    kernel = fedhenn.public_kernel(one.train(), images, fedhenn.Options())
     assert same(one.state_dict(), frozen)
     assert all(layer.training for layer in one.modules())
     assert all(layer.track_running_stats for layer in one.modules() if isinstance(layer, torch.nn.BatchNorm2d))
-    expect_same(kernel, aligned.public_kernel(other.eval(), images, aligned.Options()))
+    expect_same(kernel, fedhenn.public_kernel(other.eval(), images, fedhenn.Options()))
+
+
+def at(*degrees):
+    """Unit vectors at angles, whose cosine distances grow with the angle between them."""
+    return torch.tensor([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in degrees])
+
+
+def test_a_drawn_example():
+    #  first neighbours: 0 <-> 4, 10 -> 4 | 60 <-> 65 | 150 <-> 158, 170 -> 158 | 260 <-> 262
+    points = at(0, 60, 150, 4, 260, 65, 10, 158, 262, 170)
+    assert first_neighbour_groups(points).tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3, 2]
+    # Means lie near 5, 62, 159 and 261 degrees: 5 and 62 are nearest to each other (57), so are 159 and 62 (97, 102):
+    # 159 -> 62 joins {5, 62}, while 261 -> 159 joins too, so the next level is one group and is dropped.
+    assert coarsest_groups(points).tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3, 2]
+
+
+def test_one_or_two_points_are_one_group_and_lengths_do_not_matter():
+    assert coarsest_groups(at(7)).tolist() == [0]
+    assert coarsest_groups(at(7, 190)).tolist() == [0, 0]
+    points = at(0, 1, 20, 21, 180, 181, 200, 201)
+    expect_same(first_neighbour_groups(points), first_neighbour_groups(points * torch.arange(1.0, 9)[:, None]))
+
+
+@given(st.integers(2, 30), st.integers(0, 10**6))
+def test_every_group_has_at_least_two_members_and_order_does_not_matter(size, seed):
+    rng = torch.Generator().manual_seed(seed)
+    points = torch.randn(size, 4, generator=rng)
+    groups = coarsest_groups(points)
+    assert torch.bincount(groups).min() >= 2
+    order = torch.randperm(size, generator=rng)
+    shuffled = coarsest_groups(points[order])
+    together = groups[order][:, None] == groups[order]
+    expect_same(together, shuffled[:, None] == shuffled)

@@ -15,7 +15,7 @@ from fedpriv.federation.states import Trace, put
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Model, Prototypes, SampleCount, get_payload
+from fedpriv.wire.payloads import Model, Prototypes, get_payload
 
 # A new method is one more row: options that the contract test runs it with.
 ROWS: list[tuple[str, dict]] = [
@@ -174,20 +174,6 @@ class Deaf(Trace):
 
     def mixture(self, weights):
         pass
-
-
-# ---------------------------------------------------------------- FedAvg
-
-
-def test_fedavg_averages_by_sample_counts():
-    world = World("fedavg")
-    uploads = [
-        (0, (Model({"w": torch.tensor([1.0, 2.0])}), SampleCount(torch.tensor([1])))),
-        (1, (Model({"w": torch.tensor([5.0, 6.0])}), SampleCount(torch.tensor([3])))),
-    ]
-    state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-    assert get_payload(broadcast, Model).state["w"].tolist() == [4.0, 5.0]
-    assert state["global.w"].tolist() == [4.0, 5.0]
 
 
 def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():

@@ -5,14 +5,17 @@ import math
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SHAPE, WIDTH, World, played
+from looped import each
+from method_cases import CLASSES, SHAPE, WIDTH, World, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.cost import message_sizes
+from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.methods import fedapen, fedkd, fedmrl, fml
-from fedpriv.methods.shared.mutual import clip_each, divergence
+from fedpriv.federation.states import inner
+from fedpriv.methods import METHODS, fedkd, fedmrl, small_model
+from fedpriv.methods.small_model import divergence
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -31,36 +34,27 @@ def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
 def test_small_models_are_averaged_uniformly_or_by_counts():
     models = [SmallModel({"w": torch.tensor([1.0])}), SmallModel({"w": torch.tensor([5.0])})]
     counts = [SampleCount(torch.tensor([1])), SampleCount(torch.tensor([3]))]
-    uploads = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
+    counted = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
     for name, mean in (("fedmrl", 4.0), ("fml", 3.0)):
-        world = World(name)
+        world, uploads = World(name), counted if name == "fedmrl" else [(k, sent[:1]) for k, sent in counted]
         state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
         assert get_payload(broadcast, SmallModel).state["w"].tolist() == [mean]
         assert state["small.w"].tolist() == [mean]
 
 
-@pytest.mark.parametrize("method", [fedmrl, fml, fedkd, fedapen])
-def test_unusable_small_models_are_refused_before_training(method):
-    method.METHOD.check(plan(method.Options()))
+@each("name", ["fedmrl", "fml", "fedkd", "fedapen"])
+def test_unusable_small_models_are_refused_before_training(name):
+    method = METHODS.load(name)
+    method.check(plan(method.options()))
     with pytest.raises(UserError, match="unknown model 'small-cmm'"):
-        method.METHOD.check(plan(method.Options(small_model="small-cmm")))
+        method.check(plan(method.options(small_model="small-cmm")))
     with pytest.raises(UserError, match="model cnn4 cannot take images of 1x8x8"):
-        method.METHOD.check(plan(method.Options(small_model="cnn4")))
-    narrowing = {"narrowing": "htfllib"} if method is fedmrl else {}
-    batch_norm = method.Options(small_model="resnet18", **narrowing)
-    method.METHOD.check(plan(batch_norm, shape=(3, 32, 32)))
+        method.check(plan(method.options(small_model="cnn4")))
+    narrowing = {"narrowing": "htfllib"} if name == "fedmrl" else {}
+    batch_norm = method.options(small_model="resnet18", **narrowing)
+    method.check(plan(batch_norm, shape=(3, 32, 32)))
     with pytest.raises(UserError, match=r"client 1 holds one training image.*pass option={'small_model': 'small-cnn'}"):
-        method.METHOD.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
-
-
-def test_batch_norm_statistics_of_the_small_model_stay_with_the_client():
-    world = World("fml", {"small_model": "resnet18"}, batch_size=4)
-    _, _, states, uploads = played(world, 1)
-    name = "small.extractor.bn1.running_mean"
-    assert not torch.equal(states[0][name], torch.zeros_like(states[0][name]))
-    assert not any(
-        "running" in entry or "batches" in entry for _, u in uploads for entry in get_payload(u, SmallModel).state
-    )
+        method.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
 
 
 # ---------------------------------------------------------------- mutual learning
@@ -77,7 +71,7 @@ def test_gradients_are_clipped_model_by_model():
     first, second = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
     # Gradients (30, 40) of norm 50, and (3, 4) of norm 5.
     loss = first(torch.tensor([30.0, 40.0])).sum() + second(torch.tensor([3.0, 4.0])).sum()
-    value = clip_each(loss, (first, second), 10.0)
+    value = fedkd.clip_each(loss, (first, second), 10.0)
     value.backward()
     expect_same(value.detach(), loss.detach())
     expect_close(first.weight.grad, torch.tensor([[6.0, 8.0]]))
@@ -93,11 +87,13 @@ def test_fml_loss_by_hand():
     to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     cross_private, cross_shared = -math.log(0.75), -math.log(0.5)
-    options = fml.Options(alpha=0.2, beta=0.7)
+    options = small_model.FmlOptions(alpha=0.2, beta=0.7)
     expected = 0.2 * cross_private + 0.8 * to_private + 0.7 * cross_shared + 0.3 * to_shared
-    assert float(fml.mutual_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
+    assert float(small_model.fml_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
     private.requires_grad_()  # the private model's loss alone reaches it
-    (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, fml.Options(alpha=1.0, beta=0.0)), private)
+    (slope,) = torch.autograd.grad(
+        small_model.fml_loss(private, shared, labels, small_model.FmlOptions(alpha=1.0, beta=0.0)), private
+    )
     (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
     expect_close(slope, alone, atol=1e-7)
 
@@ -120,19 +116,6 @@ def test_fedmrl_loss_by_hand():
     expected = 0.5 * cross_entropy(coarse, labels) + 2 * cross_entropy(fine, labels)
     expect_close(fedmrl.nested_loss(fusion, images, labels, world.options), expected, atol=1e-6)
     expect_close(world.method.predict(setup, state, images), fine, atol=1e-5)
-
-
-def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
-    world = World("fedmrl")
-    _, _, states, _ = played(world)
-    images = torch.rand(3, *SHAPE)
-
-    def scores(changed):
-        state = states[0] | {name: value + 0.1 for name, value in states[0].items() if name.startswith(changed)}
-        return world.method.predict(world.setups[0], state, images)
-
-    expect_same(scores("small.head."), scores("nothing"))
-    assert not torch.equal(scores("small.extractor."), scores("nothing"))
 
 
 @pytest.mark.parametrize(
@@ -162,3 +145,54 @@ def test_fedmrls_four_modes_by_hand():
     }
     for mode, world in worlds.items():
         expect_close(world.method.predict(world.setups[1], state, images), expected[mode], atol=1e-5)
+
+
+def test_fedapen_loss_by_hand():
+    private, shared = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])
+    to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    mixed = math.log(1 + 3**-0.25)  # w P = (log 3 / 4, 0)
+    expected = -math.log(0.75) + to_private - math.log(0.5) + to_shared + 2 * mixed
+    loss = small_model.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
+    assert float(loss) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
+    torch.manual_seed(0)
+    private, shared, labels = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 3, 2, 2])
+    options = small_model.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
+    weight = torch.tensor([0.5], requires_grad=True)
+    loss = cross_entropy(small_model.mix(private, shared, weight), labels)
+    (slope,) = torch.autograd.grad(loss, weight)
+    learned = small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
+    expect_close(learned, 0.5 - 0.1 * slope, atol=1e-6)
+    first = small_model.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
+    both = small_model.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
+    expect_close(small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+
+
+def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
+    world = World("fedapen", {"set_learning_rate": 1.0, "set_share": 0.5})
+    server, broadcast, states = world.start()
+    setup = world.setups[0]
+    # Nothing is learned from untrained models.
+    assert world.method.apply_broadcast(setup, states[0], broadcast)["ensemble.weight"].tolist() == [0.5]
+    _, broadcast, states, _ = world.round(1, server, broadcast, states)
+    assert states[0]["ensemble.weight"].tolist() == [0.5]
+    received = world.method.apply_broadcast(setup, states[0], broadcast)
+    assert same(inner(received, "small"), dict(get_payload(broadcast, SmallModel).state))
+    chosen = states[0]["ensemble.set"]
+    assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
+    logits = [classify(model, setup.train.images[chosen]) for model in small_model.load(setup, received)]
+    expected = small_model.learn_weight(
+        torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
+    )
+    expect_same(received["ensemble.weight"], expected)
+    assert expected.tolist() != [0.5]
+    images = torch.rand(4, *SHAPE)
+    private, shared = (classify(model, images) for model in small_model.load(setup, received))
+    w = float(expected)
+    expect_close(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
+    # The next training mixes by the learned weight, and keeps it.
+    after, _ = world.method.client_step(setup, states[0], broadcast, generator(0))
+    expect_same(after["ensemble.weight"], expected)

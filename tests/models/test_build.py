@@ -4,11 +4,14 @@ import math
 import pytest
 import torch
 from compare import expect_same
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from looped import each
+from torch import nn
 
-from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width
+from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import Blueprint, SplitModel, average_pooling, max_pooling
 from fedpriv.util.errors import UserError
 
 CIFAR = (3, 32, 32)
@@ -53,24 +56,6 @@ def test_extractors_have_the_published_sizes(name, image_shape, expected):
     assert extractor_parameters(blueprint(name, image_shape)) == expected
 
 
-@each("n_classes, head", [(10, 5_130), (100, 51_300), (200, 102_600)])
-def test_heads_have_the_published_sizes(n_classes, head):
-    model = build_model(blueprint("cnn4", n_classes=n_classes), seed=0)
-    assert count_parameters(model.head) == head
-    assert count_parameters(model) == 873_408 + head
-
-
-def test_cnn_1_to_5_shrink_as_published():
-    # Worked by hand: convolutions 1,216 + 12,832 (CNN-2: 6,416), FC1 from 800 (CNN-2: 400) inputs, FC2 500.
-    def by_hand(second, hidden):
-        inputs = 25 * second
-        return 1_216 + (16 * 25 + 1) * second + (inputs + 1) * hidden + (hidden + 1) * 500
-
-    expected = [by_hand(*sizes) for sizes in ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500))]
-    assert [extractor_parameters(blueprint(f"cnn-{i}")) for i in range(1, 6)] == expected
-    assert expected == sorted(expected, reverse=True)
-
-
 def whole(name, image_shape):
     return count_parameters(build_model(blueprint(name, image_shape), seed=0))
 
@@ -84,18 +69,6 @@ def test_the_five_cnns_weigh_what_fedrals_tables_1_and_2_state():
     for image_shape, stated in ((GRAY, (0.47, 0.33, 0.26, 0.19, 0.12)), (CIFAR, (10.01, 6.93, 5.04, 4.05, 2.56))):
         sizes = [mebibytes(whole(f"cnn-{i}", image_shape)) for i in range(1, 6)]
         assert [math.ceil(100 * size) / 100 for size in sizes] == list(stated)
-
-
-def test_short_resnets_are_the_beginning_of_a_resnet_with_one_block_a_stage():
-    # By hand: stem 9,408 + 128; a block of c channels from b: 9bc + 9cc + 4c, and where it halves the sides bc + 2c more.
-    stem, first = 9_408 + 128, 9 * 64 * 64 * 2 + 4 * 64
-    halving = [9 * b * 2 * b + 9 * 4 * b * b + 8 * b + 2 * b * b + 4 * b for b in (64, 128, 256)]
-    expected = [stem + first + sum(halving[:more]) for more in range(4)]
-    assert [extractor_parameters(blueprint(f"resnet{n}")) for n in (4, 6, 8, 10)] == expected
-    for name, width in (("resnet4", 64), ("resnet6", 128), ("resnet8", 256), ("resnet10", 512)):
-        model = build_model(blueprint(name), seed=0)
-        assert isinstance(model.mapping, torch.nn.Identity)
-        assert model.extractor.eval()(torch.rand(2, *CIFAR)).shape == (2, width)
 
 
 def test_fedhenns_cnns_go_from_one_layer_of_each_kind_to_three():
@@ -202,3 +175,69 @@ def test_the_least_side_runs_and_one_pixel_less_is_refused(name, least):
 def test_bad_blueprints_are_answered(change, message):
     with pytest.raises(UserError, match=message):
         build_model(dataclasses.replace(blueprint("small-cnn"), **change), seed=0)
+
+
+def test_lists_keep_order_and_repeats():
+    assert family("cnn4, resnet18,cnn4") == ("cnn4", "resnet18", "cnn4")
+    assert family("resnet18,small")[1:] == FAMILIES["small"]
+
+
+@pytest.mark.parametrize(
+    ("name", "image_shape", "width"),
+    [
+        ("fedre-10", (3, 32, 32), 512),
+        ("cnn4", (3, 64, 64), 512),
+        ("fedmrl-5", (3, 32, 32), 500),
+        ("fedmrl-5", (1, 28, 28), 50),
+        ("lenet-sigmoid", (3, 32, 32), 768),
+        ("lenet-sigmoid", (1, 8, 8), 48),
+        ("lenet-sigmoid", (1, 9, 10), 108),
+        ("small", (1, 8, 8), 128),
+        ("fedhenn-5", (3, 32, 32), 128),
+        ("resnet6", (3, 32, 32), 128),
+        ("fedral-5", (3, 64, 64), 512),
+        ("htfe-9", (3, 32, 32), 64),
+        ("small-cnn,cnn4", (3, 32, 32), 128),
+    ],
+)
+def test_default_widths(name, image_shape, width):
+    assert default_width(name, image_shape) == width
+
+
+widths = st.integers(1, 70)
+
+
+def ramp(n):
+    return torch.arange(n, dtype=torch.float32)[None]
+
+
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "start"),
+    [
+        (1280, 512, [1.0, 3.0, 6.0, 8.0]),
+        (768, 512, [0.5, 1.5, 3.5, 4.5]),
+        (1024, 512, [0.5, 2.5, 4.5, 6.5]),
+        (2048, 512, [1.5, 5.5, 9.5, 13.5]),
+        (512, 2048, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0]),
+        (512, 512, [0.0, 1.0, 2.0, 3.0]),
+    ],
+)
+def test_average_pooling_has_the_published_windows(n_in, n_out, start):
+    out = average_pooling(n_in, n_out)(ramp(n_in))
+    assert out.shape == (1, n_out)
+    torch.testing.assert_close(out[0, : len(start)], torch.tensor(start))
+
+
+@settings(max_examples=80, deadline=None)
+@given(n_in=widths, n_out=widths, seed=st.integers(0, 999))
+def test_both_poolings_equal_torchs_and_so_do_their_gradients(n_in, n_out, seed):
+    draw = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(3, n_in, generator=draw)
+    weights = torch.randn(3, n_out, generator=draw)
+    for ours, oracle in ((average_pooling, nn.AdaptiveAvgPool1d), (max_pooling, nn.AdaptiveMaxPool1d)):
+        results = []
+        for module in (ours(n_in, n_out), oracle(n_out)):
+            x = vectors.clone().requires_grad_()
+            y = module(x)
+            results.append((y.detach(), torch.autograd.grad((y * weights).sum(), x)[0]))
+        torch.testing.assert_close(results[0], results[1])

@@ -14,8 +14,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import Trace
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
-from fedpriv.models.layout import takes_channels_last
-from fedpriv.models.split import Blueprint
+from fedpriv.models.split import Blueprint, takes_channels_last
 
 
 class Viewing(nn.Module):

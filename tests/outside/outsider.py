@@ -14,9 +14,9 @@ from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction
 from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
-from fedpriv.defenses.shared.signals import require, transform
+from fedpriv.defenses.signals import require, transform
 from fedpriv.federation.defense import Defense
-from fedpriv.methods import fedproto
+from fedpriv.methods import prototypes
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SIGNALS, VECTORS
 from fedpriv.wire.payloads import Payload, Prototypes, get_payload, tensor
@@ -34,13 +34,13 @@ class Directions(
 
 def client_step(setup, state, broadcast, rng):
     """Train as in FedProto, and upload the directions of the prototypes."""
-    state, upload = fedproto.client_step(setup, state, broadcast, rng)
+    state, upload = prototypes.client_step(setup, state, broadcast, rng)
     means = get_payload(upload, Prototypes)
     return state, (Directions(normalize(means.features), means.classes),)
 
 
 FED_DIRECTION = replace(
-    fedproto.METHOD,
+    prototypes.FEDPROTO,
     name="fed-direction",
     source="for tests",
     uploads=("direction",),

@@ -7,20 +7,7 @@ import fedpriv
 from fedpriv.claims import claims
 from fedpriv.datasets.partition import dirichlet_partition, pathological_partition, split_train_test
 
-
-def cells(name):
-    """Printed values by row and column."""
-    return {
-        (row.name, column.name): value
-        for row in claims()[name].rows
-        for column, value in zip(claims()[name].columns, row.values, strict=True)
-        if value is not None
-    }
-
-
 # ---------------------------------------------------------------- FedMRL and FedRAL: communication
-
-RAL_COLUMNS = ("CIFAR-10, pathological", "CIFAR-100, pathological", "CIFAR-10, practical", "CIFAR-100, practical")
 
 
 def counted(claim, row, column):
@@ -50,18 +37,6 @@ def test_counts_are_what_the_sizes_give(name, differing):
                 found.add(f"{row.name} | {column.name}")
                 assert f"{counted(claim, row, column):.2f}" in claim.remarks[f"{row.name} | {column.name}"]
     assert found == differing
-
-
-@each("classes, pairs, kilobytes", [(10, 789, "15.4"), (100, 6887, "134.5")])
-def test_classes_that_clients_of_a_dirichlet_division_lack(classes, pairs, kilobytes):
-    """FedTGP's practical cells count every class of every client; a real division has fewer."""
-    labels = np.repeat(np.arange(classes), 60_000 // classes)
-    parts = dirichlet_partition(labels, 100, 0.4, 0)
-    assert sum(len(np.unique(labels[part])) for part in parts) == pairs
-    assert f"{pairs * 500 * 4 / 100 / 1024:.1f}" == kilobytes
-    remark = claims()["fedral-table-4-communication"].remarks[f"FedTGP | CIFAR-{classes}, practical"]
-    assert f"{pairs:,} of {classes * 100:,}" in remark
-    assert kilobytes in remark
 
 
 # ---------------------------------------------------------------- FedRE
@@ -105,21 +80,6 @@ def test_fedres_counts_are_what_the_sizes_give(name):
                 differing.add((row.name, column.name))
                 assert exact in remark or row.name == "FedAllRep"
     assert differing == DIFFERING[name]
-
-
-def test_fedallreps_cells_add_thousands_to_ones():
-    claim = claims()["fedre-table-4-communication"]
-    row = next(row for row in claim.rows if row.name == "FedAllRep")
-    for column, value in zip(claim.columns, row.values, strict=True):
-        counts = [
-            fedpriv.cost("fedallrep", **{**claim.sizes, **column.sizes, "width": width}).methods[0]["communication"]
-            for width in (512, 2048)
-        ]
-        upload = counts[0]["full"]["upload_scalars_per_round"]
-        heads = [count["paper"]["broadcast_scalars_per_round"] for count in counts]
-        assert f"{(upload + heads[1] / 1000) / 1000:.2f}" == f"{value:.2f}"
-        assert f"{(upload + heads[0]) / 1000:.2f}" in claim.remarks[f"FedAllRep | {column.name}"]
-        assert column.sizes["samples"] % 64 == 0
 
 
 # ---------------------------------------------------------------- the division behind the counts

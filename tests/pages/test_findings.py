@@ -4,13 +4,12 @@ import dataclasses
 from pathlib import Path
 
 from eval_cases import asked, but, compared, result, summary
-from looped import each
 
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.pages.alike import by_folder, judge_results
-from fedpriv.pages.findings import findings
-from fedpriv.scoring.records.made import Upload
-from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.pages.findings import findings, marks
+from fedpriv.pages.labels import by_folder, judge_results, strongest_first
+from fedpriv.scoring.reasons import Reason
+from fedpriv.scoring.records import FeatureMeasure, Upload
 from fedpriv.scoring.verdict import words
 
 SURE = 1e-6
@@ -71,33 +70,10 @@ def test_a_finding_names_the_strata_that_it_holds_for():
     found = only([dataclasses.replace(one, metrics=but(named, targets=rows))])
     assert found.kinds == ("vectors",)
     assert found.sentence.startswith(
-        "Prototypes of classes with 1-3 images are recovered by dip: 1 image: relative error 6 %"
+        "Class prototypes of targets made of 1 image or 2-3 images are recovered by dip: relative error 1 image: 6 %"
     )
     assert ": 36 %)" in found.sentence  # of the baseline
     assert "Images are not shown to come back: dip comes nearest: -1.0 dB" in found.sentence
-
-
-# ---------------------------------------------------------------- vectors
-
-
-@each(
-    "rounds, told",
-    [
-        ({5: False, 12: True, 30: True}, "It takes 12 rounds (5 were too few)."),
-        ({30: True}, "It saw 30 rounds."),
-        ({12: True, 30: False}, "It saw 12 rounds."),
-        ({1: True}, "%). Images"),
-    ],
-)
-def test_from_how_many_rounds_on(rounds, told):
-    attacks = [
-        attack(images(-3.0), vectors(works), attack="unmix", rounds_seen=n, target="entangled")
-        for n, works in rounds.items()
-    ]
-    found = only(attacks)
-    assert found.kinds == ("vectors",)
-    assert " are recovered by unmix" in found.sentence
-    assert told in found.sentence
 
 
 # ---------------------------------------------------------------- several seeds
@@ -107,7 +83,7 @@ def test_seeds_are_judged_together():
     attacks = [attack(gain, seed=seed) for seed, gain in enumerate((-0.5, 1.5, -0.4))]
     found = only(attacks)
     assert (found.kinds, found.attacks[0].verdict.reasons[0].name) == (("untested",), "not_excluded")
-    assert "Inconclusive, dip (3 seeds): its images may lie up to " in found.sentence
+    assert "Inconclusive, dip (3 seeds): its PSNR may lie up to " in found.sentence
     two = only([attack(gain, seed=seed) for seed, gain in enumerate((-3.0, -6.0))])
     assert two.kinds == ("none",)  # though t with one degree of freedom reaches far above 0.5 dB
     assert words(two.attacks[0].verdict).endswith("; each of the 2 seeds by itself excludes an effect that counts.")
@@ -181,3 +157,32 @@ def test_uploads_of_one_method_are_told_apart_by_their_kind():
         "entangled uploads of fedre (width None)",
         "prototype uploads of fedre",
     ]
+
+
+# ---------------------------------------------------------------- marks and rankings
+
+
+def test_marks_say_what_leaks_what_does_not_and_what_was_not_asked():
+    (leak, none), open_ = (only([attack(gain)]).attacks[0].verdict for gain in (2.0, -3.0)), {"kind": "untested"}
+    loose = none.model_copy(update=open_ | {"reasons": (Reason(name="no_control"),)})
+    assert [(mark.question, mark.state) for mark in marks([leak])] == [
+        *(("images", "leaks"), ("representations", "unasked"), ("membership", "unasked"), ("properties", "unasked")),
+    ]
+    assert [marks(verdicts)[0].state for verdicts in ([none], [none, loose], [none, loose, leak])] == [
+        *("none", "untested", "leaks"),
+    ]
+    vectors = Reason(name="not_excluded", value=0.2, beside=0.02, measure="vectors")
+    part = none.compared[0].model_copy(update={"measure": "vectors"})
+    both = none.model_copy(update={"reasons": (vectors,), "compared": (*none.compared, part)})
+    assert [mark.state for mark in marks([both])][:2] == ["none", "untested"]  # a reason speaks of its own question
+    asked = none.model_copy(update={"converged": None, "kind": "membership"})
+    assert [mark.state for mark in marks([asked])] == ["unasked", "unasked", "leaks", "unasked"]
+    clear = asked.model_copy(update={"kind": "property", "question": "is it its class", "clear": "is it its class"})
+    assert marks([clear])[3].words == "sent in clear"
+
+
+def test_rankings_and_their_members_begin_with_the_strongest():
+    items = [attack(gain, rounds_seen=seen) for gain, seen in ((1.0, 1), (-2.0, 3), (3.0, 1), (4.0, 3))]
+    ranked = strongest_first(items, lambda item: item.metrics)
+    assert [[item.metrics.advantage_db.mean for item in group] for group in ranked] == [[4.0, -2.0], [3.0, 1.0]]
+    assert strongest_first([], lambda item: item) == []

@@ -1,6 +1,9 @@
 """The frontier: what betters what, by hand and by a property; one point an upload; what may be compared."""
 
+import csv
 import dataclasses
+import io
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,11 +14,12 @@ from hypothesis import strategies as st
 
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
-from fedpriv.pages.baselines import baselines, beside, gain_over_local, same_clients
-from fedpriv.pages.frontier_chart import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.charts import WITHOUT_LOCAL, frontier_svg
+from fedpriv.pages.frontier import Effect, Objectives, dominates, frontier_rows
 from fedpriv.pages.labels import point_labels
+from fedpriv.pages.page import table_text
+from fedpriv.pages.run_records import baselines, beside, gain_over_local, same_clients
 from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.pareto import Effect, Objectives, dominates
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
@@ -197,14 +201,16 @@ def test_what_lies_within_the_spread_is_said_to():
     assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)
 
 
-def test_what_another_card_gives_away_is_told():
-    leak, compared, _ = image(4.0, stands=True, attack="joint")
-    card = dataclasses.replace(leak.about.knowledge, labels="inferred")
-    other = dataclasses.replace(leak, about=but(leak.about, knowledge=card))
-    first, second = page(image(-4.0), (other, compared, ()))
-    assert first.points[0].elsewhere == "images leak under another threat model, to joint"
-    assert second.points[0].elsewhere == ""
-    assert "†" in frontier_svg((first,))
+def test_the_picture_is_the_same_every_time_and_the_table_has_a_line_for_each_point():
+    found = page(image(2.0, stands=True), image(-3.0, method="fedre", reasons=LOOSE), member(0.1))
+    picture = frontier_svg(found)
+    assert picture == frontier_svg(found)
+    ElementTree.fromstring(picture)
+    assert picture.count("(upwards: accuracy)") == 3
+    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(table_text("frontier.csv", frontier_rows(found))))}
+    assert [rows["fedgh"][name] for name in ("images", "images_found", "membership")] == ["2.0", "leak", "0.1"]
+    assert [rows["fedre"][name] for name in ("verdict_kind", "images_found")] == ["untested", "untested"]
+    assert rows["fedre"]["accuracy_after_broadcast"] == "0.9"
 
 
 def test_labels_tell_what_differs():

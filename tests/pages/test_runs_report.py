@@ -55,13 +55,10 @@ def test_cost_of_a_target_by_hand(two):
     assert run.reach(0.701, "after_training").round == 3
     assert run.reach(0.91, "after_training") is None
     assert run.reach(0.7, "after_broadcast") is None
-    # Means over clients are 1/3, 0.6 and 0.9.
-    assert run.reach(0.3, "after_training", figure="mean").round == 1
-    assert run.reach(0.7, "after_training", figure="mean").round == 3
 
 
 def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
-    write_runs_report(two, tmp_path / "out", target_accuracy=0.65, target_of="mean")
+    write_runs_report(two, tmp_path / "out", target_accuracy=0.65)
     row = told(tmp_path / "out" / "runs.csv")[0]
     figures = ("final", "best", "best_round", "mean_over_clients", "best_mean_over_clients", "best_mean_round")
     assert [float(row[f"after_training_{name}"]) for name in figures] == pytest.approx([0.9, 0.9, 3, 0.9, 0.9, 3])
@@ -69,14 +66,9 @@ def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
     assert [float(row[f"after_broadcast_{name}"]) for name in figures] == pytest.approx(
         [0.225, 0.225, 3, 0.25, 0.25, 3]
     )
-    assert (row["target_of"], row["after_training_rounds_to_target"]) == ("mean", "3")
+    assert row["after_training_rounds_to_target"] == "2"
     for page in ("runs.html", "runs.md"):
-        assert "Cost of 65 % accuracy, mean over clients" in (tmp_path / "out" / page).read_text()
-    write_runs_report(two, tmp_path / "pooled", target_accuracy=0.65)
-    assert told(tmp_path / "pooled" / "runs.csv")[0]["after_training_rounds_to_target"] == "2"
-    assert "Cost of 65 % pooled accuracy" in (tmp_path / "pooled" / "runs.md").read_text()
-    with pytest.raises(UserError, match="target_of='median': expected pooled or mean"):
-        write_runs_report(two, tmp_path / "no", target_of="median")
+        assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / page).read_text()
 
 
 # ---------------------------------------------------------------- pages
@@ -86,7 +78,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     text = (out / "runs.html").read_text()
     page = Page(text)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) == 4
+    assert len(pictures) == 3
     assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
     assert not re.search(r"https?://|@import|url\(", text)

@@ -6,11 +6,10 @@ from eval_cases import asked, but, compared, defended
 from looped import each
 
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.alike import judge_results
+from fedpriv.pages.entries import score_sections
 from fedpriv.pages.findings import findings
-from fedpriv.pages.scores import score_sections
-from fedpriv.scoring.records import Labels
-from fedpriv.scoring.records.made import Stage
+from fedpriv.pages.labels import judge_results
+from fedpriv.scoring.records import Labels, Stage
 
 MEMBERSHIP, PROPERTY = asked("membership"), asked("property")
 

@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import betabinom
 
 from fedpriv.scoring.floors import DECOYS
-from fedpriv.scoring.intervals import ByDesign
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import ByDesign, Means
 
 
 def chance(decoys, number=10):

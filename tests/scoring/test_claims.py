@@ -5,9 +5,8 @@ import pytest
 from looped import each
 
 from fedpriv.experiment.reproduction.judging import PerUnit, difference
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
+from fedpriv.scoring.claims import ClaimedOrder, Printed, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
-from fedpriv.scoring.records.claim import ClaimedOrder
 
 ACCURACY = Printed(80.0, 2, 2.0, counted=False)
 
@@ -63,14 +62,6 @@ def test_an_order_of_counts():
     assert judge_counts(counted(1.0, 0.0), 0.0) == ("does not hold", "a is not ahead of 1 in x")
     assert judge_counts(counted(1.0, None), 0.0)[0] == "cannot be told"
     assert judge_counts([], 0.0)[0] == "cannot be told"
-
-
-def test_a_claim_is_as_good_as_its_worst_part():
-    assert judge_claim(["holds", "below the floor", "does not hold"]) == "does not hold"
-    assert judge_claim(["below the floor", "holds"]) == "below the floor"
-    assert judge_claim(["holds", "cannot be told"]) == "cannot be told"
-    assert judge_claim(["holds"]) == "holds"
-    assert judge_claim([]) == "cannot be told"
 
 
 # ---------------------------------------------------------------- orders

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.scoring.definitions import ScoredGuesses, measure, own_guesses
 from fedpriv.scoring.floors import DECOYS, NEAREST, SHUFFLED
 from fedpriv.scoring.identification import identification, identify
-from fedpriv.scoring.intervals import ByDesign, clustered, combine
+from fedpriv.scoring.intervals import ByDesign, Means, clustered, combine
 from fedpriv.scoring.judgement import attainable
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.metrics import ScoredGuesses, measure, own_guesses
 from fedpriv.sources.truth import Pool, Truth
 
 MEANS = Means((0, 1, 2))
@@ -85,12 +84,6 @@ def told(truth, *guesses):
 
 
 SPREAD = [0.02 * place for place in range(10)]
-
-
-def test_an_image_of_a_batch_is_told_by_whichever_guess_it_stands_out_to():
-    batch = a_batch(SPREAD, 0.9, 0.1, weights=[0.25, 0.75])
-    assert told(batch, 0.15, 0.8) == 0.25  # 0.8 is nearest to 0.9; 0.15 is nearer to a decoy than to 0.1
-    assert told(batch, 0.8, 0.8) == 0.25
 
 
 @pytest.mark.parametrize("number", [1, 5])

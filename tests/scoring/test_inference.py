@@ -213,22 +213,6 @@ def test_a_property_by_hand():
     assert found.cost.seconds < 60
 
 
-def test_the_number_of_classes_alone_tells_something_of_clients_with_few():
-    told = {0: Said((0, 1, 2, 3), None), 1: Said((1,), None)}
-    asks = Guesses(at_least=3, classes=((0, 1, 2, 3), (1,)))
-    found = judged.evaluate(asks, case_of(COUNTS, told=told), PROVENANCE)
-    # Yes: 5 and 3 of client 0 at a quarter, 3 of client 1 at one; no: two at a quarter.
-    assert found.classes_alone.auc.value == pytest.approx((0.5 + 0.5 + 1) / 3)
-    assert found.comparisons[0].against == "number of classes"
-    assert found.comparisons[0].mean == pytest.approx(1 - 2 / 3)
-    # Of client 0 what client 1 lacks comes one below its least: class 1 has 3, the others 2. Class 1 of client 1 scores 1.
-    assert found.shuffled.auc.value == pytest.approx((0.25 + 0.25 + 0) / 3)
-    silent = judged.evaluate(asks, case_of(COUNTS), PROVENANCE)
-    assert silent.classes_alone.auc.value == 0.5  # uploads name no classes
-    nothing = judged.evaluate(asks, case_of(COUNTS, told=told | {1: Said((), None)}), PROVENANCE)
-    assert nothing.classes_alone.auc.value == pytest.approx(2 / 3)
-
-
 @pytest.mark.parametrize(("least", "answer"), [(0, "yes"), (9, "no")])
 def test_a_question_with_one_answer_is_refused(least, answer):
     with pytest.raises(UserError) as refused:

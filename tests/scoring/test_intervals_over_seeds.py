@@ -43,23 +43,6 @@ def test_degrees_of_barnard_and_rubin_by_hand():
     assert _barnard_rubin(1.0, 0.0, 9, 3.0) == 3  # no more than one seed has
 
 
-def test_seeds_that_differ_widen_the_interval():
-    low, high = difference([1.0, 2.0, 3.0], range(3)), difference([11.0, 12.0, 13.0], range(3))
-    both = combine([low, high])
-    error = (1 / 3 + 1.5 * 50) ** 0.5  # variance within, and (1 + 1/2) times that between 2 and 12
-    assert both.mean == 7
-    assert both.ci95[1] - 7 == pytest.approx(student.ppf(0.975, both.degrees) * error)
-    assert both.degrees == 1  # two seeds, whose difference is nearly all there is
-    assert both.p_value > 0.05 > high.p_value
-
-
-def test_seeds_that_are_all_certain_keep_an_uneven_interval():
-    one = difference(np.ones(30), np.repeat(range(6), 5), "identified", 0.05)
-    low, high = combine([one, one, one]).ci95
-    assert (high, one.ci95[1]) == (1, 1)
-    assert 0 < low < one.ci95[0]
-
-
 def test_seeds_one_of_which_has_no_interval_have_none():
     both = combine([difference([1.0, 2.0], range(2)), difference([1.0], [0])])
     assert (both.ci95, both.p_value, both.degrees, both.n_clients) == (None, None, None, 1)

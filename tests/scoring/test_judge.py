@@ -11,6 +11,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring import judge as judges
 from fedpriv.scoring.floors import NEAREST
+from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.judge import (
     ClassEvaluator,
     class_accuracy,
@@ -18,7 +19,6 @@ from fedpriv.scoring.judge import (
     save_class_evaluator,
     train_class_evaluator,
 )
-from fedpriv.scoring.sections import Means
 from fedpriv.sources.run import prepare
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
@@ -43,14 +43,6 @@ def a_truth(values, labels, weights=None, pool=(0.1, 0.2, 0.9, 0.3)):
     auxiliary = Pool(flat(*pool), torch.zeros(len(pool), dtype=torch.int64), flat(), torch.zeros(0, dtype=torch.int64))
     shares = torch.tensor(weights or [1 / len(values)] * len(values))
     return Truth(flat(*values), shares, torch.tensor(labels), auxiliary)
-
-
-def test_each_client_is_judged_by_its_own_half():
-    judge = ClassEvaluator((bright, dark), {4: 0, 7: 1}, (10, 20))
-    assert judge.classes(4, flat(0.1, 0.9)).tolist() == [0, 1]
-    assert judge.classes(7, flat(0.1, 0.9)).tolist() == [1, 0]
-    many = torch.rand(1030, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    assert judge.classes(4, many).tolist() == (many.mean((1, 2, 3)) > 0.5).long().tolist()
 
 
 def test_shares_of_recognised_classes_by_hand():

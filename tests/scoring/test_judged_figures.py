@@ -3,11 +3,16 @@
 import pytest
 from eval_cases import asked, attacked, but, compared, summary
 
-from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records import FiniteSummary, Rate
-from fedpriv.scoring.records.inference import NamedClasses
-from fedpriv.scoring.records.made import Budget
-from fedpriv.scoring.records.reconstruction import Advantage, ClassAccuracy, FeatureIdentification, FeatureMeasure
+from fedpriv.scoring.judgement import judge
+from fedpriv.scoring.records import (
+    Advantage,
+    ClassAccuracy,
+    FeatureIdentification,
+    FeatureMeasure,
+    FiniteSummary,
+    NamedClasses,
+    Rate,
+)
 
 SURE = 1e-6
 
@@ -75,12 +80,3 @@ def test_every_measure_is_told_by_its_own_values(measure, field):
     own = summary(0.6, kind=kind, per_target=(0.3, 0.75, 0.75), n=3, **more)
     told = judge(rows(but(record, metrics=but(record.metrics, **{field: own})), "1", "2-3", "2-3"))
     assert [one.value for one in told.compared] == [0.6, 0.3, 0.75]
-
-
-def test_smaller_budgets_and_one_client_take_no_part_of_the_level():
-    series = {n: attacked(compared(p_value=0.03), budget=Budget(field="iterations", value=n)) for n in (10, 20)}
-    page = judge_page(series)
-    assert page[10].compared[0].adjusted is None
-    assert (page[20].compared[0].adjusted, page[20].n_compared) == (0.03, 1)
-    alone = judge_page({"a": attacked(compared(p_value=None, ci95=None)), "b": attacked(compared(p_value=0.03))})
-    assert (alone["b"].n_compared, alone["a"].compared[0].adjusted) == (1, None)

@@ -65,21 +65,6 @@ def test_the_losses_of_assumed_models_by_hand():
     assert torch.allclose(found[0], wanted, atol=1e-5)  # what was broadcast before the first of the attacked rounds
 
 
-@pytest.mark.parametrize(
-    ("kind", "knowledge"),
-    [
-        ("kernel", known()),
-        ("public-logits", known()),
-        ("logits", known()),
-        ("prototype", replace(known(), card=ThreatModel(extractor="shadow"))),
-        ("prototype", replace(known(), extractors={})),
-        ("extractor", replace(known(), extractors={})),
-    ],
-)
-def test_where_no_network_is_assumed_chance_is_the_baseline(kind, knowledge):
-    assert baseline_scores(problem(kind, knowledge)) == ("", {})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shown(Inference):
     """Scores candidates by a rule that never looks at an upload: the client's look, or the baseline itself."""

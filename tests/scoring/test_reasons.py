@@ -1,12 +1,11 @@
 """Why the absence of a leak says little: each reason with its figures, at the very bound."""
 
 import pytest
-from eval_cases import asked, attacked, but, compared, summary
+from eval_cases import asked, attacked, but, compared
 from looped import each
 
 from fedpriv.scoring.reasons import reasons_by_key
-from fedpriv.scoring.records import FiniteSummary
-from fedpriv.scoring.records.made import Budget, Training
+from fedpriv.scoring.records import Training
 
 
 def told(record, *beside):
@@ -45,27 +44,6 @@ def test_a_fit_of_single_images_must_be_specific():
         assert told(but(record, targets=targets)) == expected
     failed = but(row, converged=False, specific=False, n_c=1)
     assert [one[0] for one in told(but(record, targets=(failed,)))] == ["not_converged", "not_specific"]
-
-
-# ---------------------------------------------------------------- budgets
-
-
-def at(value, psnr, **changes):
-    record = attacked(compared(), budget=Budget(field="iterations", value=value), **changes)
-    return but(record, metrics=but(record.metrics, psnr_db=summary(psnr, kind=FiniteSummary)))
-
-
-def test_a_larger_budget_is_judged_and_one_that_rises_may_rise_on():
-    page = {"large": at(300, 10.75), "small": at(3, 9.0), "middle": at(30, 10.25)}
-    found = {key: [(one.name, one.value, one.beside) for one in own] for key, own in reasons_by_key(page).items()}
-    assert found == {
-        "large": [("budget_rising", 0.5, 0.5)],  # by the last step alone, and by no less than counts
-        "small": [("smaller_budget", None, None)],
-        "middle": [("smaller_budget", None, None)],
-    }
-    page["large"] = at(300, 10.7)
-    assert reasons_by_key(page)["large"] == ()
-    assert told(at(30, 10.0)) == []
 
 
 # ---------------------------------------------------------------- training

@@ -11,24 +11,22 @@ from fedpriv.scoring import score as scores
 from fedpriv.util.errors import UserError
 
 
-def test_refusals_word_by_word():
+def test_what_does_not_fit_is_refused():
     secrets = truths([1] * 4)
     found = reconstruction(firsts(secrets))
-    with pytest.raises(UserError) as refused:
-        judge(reconstruction(images(4, shape=(1, 9, 9))[:, None]), secrets)
-    assert str(refused.value) == (
-        "reconstruction: images (4, 1, 1, 9, 9) do not fit target 0, expected (T, M, c, h, w) with (1, 8, 8)"
-    )
-    with pytest.raises(UserError, match=r"^shuffled: images \(4, 1, 8, 8\) do not fit target 0"):
-        judge(found, secrets, dataclasses.replace(found, images=found.images[:, 0]))
-    with pytest.raises(UserError) as refused:
+    for changed, control, match in (
+        (
+            reconstruction(images(4, shape=(1, 9, 9))[:, None]),
+            None,
+            r"^reconstruction: .* do not fit target 0, expected",
+        ),
+        (found, dataclasses.replace(found, images=found.images[:, 0]), r"^shuffled: .* do not fit target 0"),
+        (dataclasses.replace(found, images=found.images[:3]), None, "4 targets, 3 rows of images, but 4 truths"),
+    ):
+        with pytest.raises(UserError, match=match):
+            judge(changed, secrets, control)
+    with pytest.raises(UserError, match="holds no targets"):
         judge(dataclasses.replace(found, targets=(), images=found.images[:0]), ())
-    assert str(refused.value) == "reconstruction: holds no targets; expected at least one"
-    with pytest.raises(UserError, match=r"^reconstruction: 4 targets, 3 rows of images, but 4 truths$"):
-        judge(dataclasses.replace(found, images=found.images[:3]), secrets)
-    mixed = (*secrets[:3], truths([1], shape=(1, 9, 9))[0])
-    with pytest.raises(UserError, match=r"do not fit target 3, .* with \(1, 9, 9\)"):
-        judge(found, mixed)
 
 
 def test_errors_of_images_by_hand():

@@ -1,23 +1,13 @@
 """Parts of a record from hand-made scores: comparisons, rows, strata, definitions, and the control in words."""
 
-import dataclasses
-from math import inf, nan
-
 import numpy as np
 import pytest
 import torch
-from eval_cases import reconstruction, truths
 
-from fedpriv.scoring.definitions import ScoredGuesses, TargetScore
 from fedpriv.scoring.floors import NEAREST, SHUFFLED
-from fedpriv.scoring.records.reconstruction import Fit
-from fedpriv.scoring.sections import (
-    Means,
-    best_floor,
-    control_part,
-    image_comparisons,
-    target_rows,
-)
+from fedpriv.scoring.intervals import Means
+from fedpriv.scoring.metrics import ScoredGuesses, TargetScore
+from fedpriv.scoring.score import best_floor, control_part, image_comparisons
 
 MEANS = Means((0, 0, 1, 2))
 
@@ -67,41 +57,6 @@ def test_images_by_hand():
     assert image_comparisons(panel(15.0, 14.999, 16.0, 15.0), two, ["1"] * 4, MEANS)[1].mean == 0.75
 
 
-# ---------------------------------------------------------------- rows
-
-
-def found(**changes):
-    made = reconstruction(torch.zeros(4, 1, 1, 8, 8))
-    return dataclasses.replace(made, **changes)
-
-
-def test_rows_by_hand():
-    objective = torch.tensor([[1.0, 2.0], [3.0, inf], [nan, 6.0], [7.0, 8.0]])
-    fits = torch.tensor([[0.05, 0.1, 1.0], [0.5, 0.1, 1.0], [nan, 1.0, inf], [0.01, nan, 1.0]])
-    made = found(
-        objective=objective,
-        chosen=torch.tensor([0, 1, 0, 1]),
-        converged=torch.tensor([True, False, True, True]),
-        fits=fits,
-    )
-    rows = target_rows(made, truths([1, 2, 5, 12]), ATTACK, FLOORS["noise"], [False, False, True, False])
-    assert [row.psnr_db for row in rows] == [20, 22, 10, 14]
-    assert [row.floor_psnr_db for row in rows] == [8, 8, 8, 9]
-    assert [row.advantage_db for row in rows] == [12, 14, 2, 5]
-    assert [(row.n_c, row.stratum) for row in rows] == [(1, "1"), (2, "2-3"), (5, "4-10"), (12, ">10")]
-    assert [(row.round, row.client, row.index, row.label) for row in rows] == [
-        *((1, 0, 0, 0), (1, 0, 1, 1), (1, 1, 2, 2), (1, 1, 3, 0)),
-    ]
-    assert [row.objective for row in rows] == [1.0, None, None, 8.0]
-    assert [row.converged for row in rows] == [True, False, True, True]
-    assert [row.specific for row in rows] == [True, False, False, True]
-    assert [row.diverged for row in rows] == [False, False, True, False]
-    assert rows[2].fit == Fit(own=None, shuffled=1.0, auxiliary=None)
-    assert rows[0].fit.own == pytest.approx(0.05)
-    bare = target_rows(found(), truths([1] * 4), ATTACK, FLOORS["noise"], [False] * 4)
-    assert [(row.fit, row.specific) for row in bare] == [(None, None)] * 4
-
-
 # ---------------------------------------------------------------- the control
 
 
@@ -109,32 +64,15 @@ def controlled(*psnr, means=MEANS):
     return control_part({"noise": FLOORS["noise"], SHUFFLED: panel(*psnr)}, "noise", means)
 
 
-def test_a_control_that_was_not_run():
-    found = control_part(FLOORS, "noise", MEANS)
-    assert dict(found) == {
-        **{"shuffled": None, "floor": None, "difference_db": None, "passes": None},
-        "verdict": "Shuffled uploads (negative control): not run.",
-    }
-
-
-def test_a_control_that_reaches_no_more_than_a_guess():
+def test_the_control_stays_at_a_guess_or_reaches_more():
+    missing = control_part(FLOORS, "noise", MEANS)
+    assert (missing.shuffled, missing.passes, missing.verdict.endswith("not run.")) == (None, None, True)
     below = controlled(6.0, 7.0, 7.0, 8.0)
     assert (below.passes, below.floor, below.shuffled.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
-    assert below.verdict == (
-        "Shuffled uploads (negative control): the attack scores 1.2 dB below the baseline (uniform noise): no leak, "
-        "as it should be."
-    )
+    assert " 1.2 dB below the baseline (uniform noise): no leak" in below.verdict
     assert " 0.0 dB above the baseline " in controlled(8.0, 8.0, 8.0, 9.0).verdict
-    assert controlled(8.0, 8.0, 8.0, 9.0).passes is True
     unsure = controlled(8.0, 9.0, 30.0, 9.0)
     assert unsure.difference_db.ci95[0] <= 0 < unsure.difference_db.mean
     assert unsure.passes is True
-
-
-def test_a_control_that_reaches_more():
     above = controlled(18.0, 18.0, 18.0, 18.5)
-    assert above.passes is False
-    assert above.verdict == (
-        "Shuffled uploads (negative control): the attack scores 9.9 dB above the baseline (uniform noise): part "
-        "of what it reaches comes from what uploads share or from its own prior, not from the target."
-    )
+    assert (above.passes, "part of what it reaches" in above.verdict) == (False, True)

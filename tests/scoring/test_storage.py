@@ -9,7 +9,6 @@ from eval_cases import ABOUT, asked, defended, firsts, images, reconstruction, t
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fedpriv.scoring.redaction import withheld
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
     holds_scores,
@@ -20,7 +19,6 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.sources.truth import Pool
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest, placing, write_text
@@ -189,7 +187,7 @@ def test_wrong_json_is_named(tmp_path, name, change, message):
     stored(tmp_path)
     value = json.loads((tmp_path / name).read_text())
     value.update(change)
-    value = {key: entry for key, entry in value.items() if entry is not None or key == "budget"}
+    value = {key: entry for key, entry in value.items() if entry is not None}
     write_text(tmp_path / name, json.dumps(value))
     with pytest.raises(UserError, match=f"{name}: .*{message}"):
         load_attack(tmp_path)
@@ -204,23 +202,6 @@ def test_records_of_inference_round_trip(tmp_path, kind):
     (tmp_path / "new" / f"{kind}.json").write_text('{"schema": 1}')
     with pytest.raises(UserError, match=f"{kind}.json: a record of format None.*attack again"):
         load_scores(tmp_path / "new")
-
-
-def test_expected_distances_and_directions_come_back_and_older_files_have_none(tmp_path):
-    secrets = truths([1] * 4)
-    bare = reconstruction(firsts(secrets), features=torch.randn(4, 3))
-    full = dataclasses.replace(bare, distance=torch.rand(4), directions=torch.randn(4, 3))
-    for name, found in (("bare", bare), ("full", full)):
-        save_reconstruction(tmp_path / name, found)
-    again = load_reconstruction(tmp_path / "full")
-    expect_same(again.distance, full.distance)
-    expect_same(again.directions, full.directions)
-    older = load_reconstruction(tmp_path / "bare")
-    assert (older.distance, older.directions) == (None, None)
-    assert withheld(full, "blur").directions is None
-    save_reconstruction(tmp_path / "odd", dataclasses.replace(full, distance=torch.rand(3)))
-    with pytest.raises(UserError, match="distance"):
-        load_reconstruction(tmp_path / "odd")
 
 
 def test_a_value_that_is_not_finite_is_none_in_the_record(tmp_path):

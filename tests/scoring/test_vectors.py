@@ -7,7 +7,7 @@ import pytest
 import torch
 from eval_cases import reconstruction, truths
 
-from fedpriv.scoring.sections import Means
+from fedpriv.scoring.intervals import Means
 from fedpriv.scoring.vectors import identify_directions, identify_features, score_vectors
 
 TRUE = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 4.0], [1.0, 1.0, 0]])
@@ -59,18 +59,6 @@ def test_the_control_stands_beside_every_measure():
     assert (told.chance, told.chance_of) == (sum(rates) / 4, "shuffled")
     assert part.floors["shuffled"].relative_error == pytest.approx(0.75)
     assert {one.against for one in part.comparisons} == {"shuffled"}
-
-
-def test_guesses_are_held_to_the_same_rules():
-    part = scored(TRUE, near=0.9 * TRUE, far=TRUE[[1, 0, 2, 3]])
-    assert part.floors["near"].relative_error == pytest.approx(0.1, rel=1e-5)
-    assert (part.floors["near"].feature_identification, part.floors["far"].feature_identification) == (1, 0.5)
-    told = part.metrics["feature_identification"]
-    assert (told.chance, told.chance_of, told.blind) == (1, "near", {"near": 1, "far": 0.5})
-    error, apart = part.comparisons
-    assert (error.measure, error.against, error.stratum) == ("vectors", "near", "all")
-    assert (error.mean, error.least) == (pytest.approx(0.1, rel=1e-5), pytest.approx(0.01, rel=1e-5))
-    assert (apart.measure, apart.against, apart.mean, apart.least) == ("vectors_identified", "near", 0, 0.05)
 
 
 def test_nothing_is_scored_where_nothing_was_recovered_or_no_truth_is_known():

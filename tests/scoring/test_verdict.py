@@ -4,8 +4,7 @@ from eval_cases import asked, attacked, but, compared, summary
 from looped import each
 
 from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records.made import Upload
-from fedpriv.scoring.records.reconstruction import FeatureMeasure
+from fedpriv.scoring.records import FeatureMeasure, Upload
 from fedpriv.scoring.verdict import words
 
 SURE = 1e-6
@@ -30,7 +29,9 @@ def test_vectors_are_told_by_stratum_with_errors_called_errors():
     errors = summary(0.3, kind=FeatureMeasure, per_target=(0.2, 0.4))
     rows = tuple(but(row, stratum=name) for row, name in zip(record.targets, ("2-3", "4-10"), strict=True))
     text = words(judge(but(record, targets=rows, metrics=but(record.metrics, relative_error=errors))))
-    assert text.startswith("Prototypes of classes with 2-3 images are recovered: relative error 20 % (baseline, ")
+    assert text.startswith(
+        "Class prototypes of targets made of 2-3 images are recovered: relative error 2-3 images: 20 % ("
+    )
     assert ": 46 %)" in text
     assert "Images are not shown to come back: on average -3.5 dB" in text
 
@@ -54,7 +55,7 @@ def test_no_sentence_claims_and_takes_back(measure, p_value):
         "are recovered",
         "re-identified",
         "are matched",
-        "is recognised",
+        "are recognised",
     )
     claims = any(word in first for word in said)
     denies = any(word in first for word in ("No leak", "not distinguishable", "Inconclusive"))

@@ -124,7 +124,7 @@ def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_app
     with pytest.raises(UserError, match=r"a\.jsonl: missing, though"):
         read_lines(path)
     path.mkdir()
-    with pytest.raises(UserError, match=r"a\.jsonl: expected a file"):
+    with pytest.raises(UserError, match=r"a\.jsonl: is a folder"):
         read_lines(path)
 
 

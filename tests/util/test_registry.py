@@ -15,9 +15,9 @@ from fedpriv.models import MODELS, default_width, family
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import is_reference, split_reference
+from fedpriv.wire import PAYLOADS
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payload import DECLARED
-from fedpriv.wire.payloads import PAYLOADS
 
 REGISTRIES = {table.noun: table for table in (ATTACKS, DATASETS, DEFENSES, METHODS, MODELS, PAYLOADS)}
 MEMBERS = {

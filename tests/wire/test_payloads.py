@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.messages import load_message, save_message
+from fedpriv.wire.payload import all_finite
 from fedpriv.wire.payloads import (
     Classifier,
     Entangled,
@@ -21,7 +22,6 @@ from fedpriv.wire.payloads import (
     Prototypes,
     SampleCount,
 )
-from fedpriv.wire.plain_tensor import all_finite
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.defenses.shared.signals import facts_in_clear, is_signal, signal
+from fedpriv.defenses.signals import facts_in_clear, is_signal, signal
 from fedpriv.util.errors import UserError
+from fedpriv.wire import PAYLOADS, payloads
 from fedpriv.wire import kinds as sets
 from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.ledger import entries
-from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.messages import load_message, save_message
 from fedpriv.wire.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, tensor
 from fedpriv.wire.payloads import (
-    KINDS,
     Prototypes,
     Representations,
     SampleCount,
 )
 
 COMPLETE = {"kind": "wish", "computed_from": "class", "space": "representation", "aggregation": "none", "once": False}
+
+
+KINDS = {name: PAYLOADS.load(name) for name in PAYLOADS.builtins}
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +92,10 @@ def test_a_heir_has_the_traits_and_fields_but_not_the_name_of_its_kind():
 
 
 # ---------------------------------------------------------------- what follows
+
+
+def test_the_table_of_names_is_that_of_the_classes():
+    assert {kind: made for kind, made in DECLARED.items() if made.__module__ == payloads.__name__} == KINDS
 
 
 SETS = {name: found for name, found in vars(sets).items() if isinstance(found, Kinds)}

@@ -36,7 +36,7 @@ from fedpriv.attacks.priors.dip import DeepImagePrior
 from fedpriv.attacks.priors.spectral import frame_of, has_own_images
 from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, joined
 from fedpriv.attacks.search.halving import climb, ladder
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 
 _TRIAL, _LEAST = 0.2, 12
 """Share of the iterations in which it is found out which row goes on; iterations of a row in which anything can be seen."""

@@ -42,8 +42,7 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_gener
 from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
 from fedpriv.attacks.search.objectives import relative_feature_distance
-from fedpriv.util.last import Last
-from fedpriv.util.seeds import generator
+from fedpriv.util.seeds import Last, generator
 from fedpriv.wire.kinds import NETWORKS
 
 _HALVINGS = (0.1, 0.25)

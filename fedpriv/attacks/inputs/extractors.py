@@ -10,7 +10,7 @@ from torch import Tensor
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 
 _PASS = 256
 

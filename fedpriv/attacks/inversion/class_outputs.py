@@ -51,8 +51,7 @@ from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Rec
 from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
 from fedpriv.attacks.search.candidates import TargetDistance
 from fedpriv.util.errors import UserError
-from fedpriv.util.last import Last
-from fedpriv.util.seeds import derive_seed
+from fedpriv.util.seeds import Last, derive_seed
 from fedpriv.wire.kinds import CLASS_OUTPUTS, PUBLIC_OUTPUTS
 
 

@@ -53,8 +53,7 @@ from fedpriv.attacks.search.fit import Fitted, Prior, Schedule, fit
 from fedpriv.attacks.search.objectives import DISTANCES, Match
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
-from fedpriv.util.last import Last
-from fedpriv.util.seeds import derive_seed, generator
+from fedpriv.util.seeds import Last, derive_seed, generator
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 from fedpriv.wire.payloads import Prototypes
 

@@ -28,7 +28,7 @@ from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_ta
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
 
 ImageShape = tuple[int, int, int]

@@ -23,7 +23,7 @@ from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
 from fedpriv.attacks.priors.pixels import total_variation
 from fedpriv.attacks.search.fit import Prior
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.util.last import Last
+from fedpriv.util.seeds import Last
 
 PIXEL = 0.25
 """Standard deviation of a pixel of images in general, of a range of one."""

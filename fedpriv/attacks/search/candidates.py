@@ -18,10 +18,9 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
+from fedpriv.util.compute import FLOAT32, Numerics, free_memory, require
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.last import Last
-from fedpriv.util.memory import free_memory, require
-from fedpriv.util.numerics import FLOAT32, Numerics
+from fedpriv.util.seeds import Last
 
 _CPU_CHUNK_BYTES = 1 << 30
 """Most memory that a chunk takes on a CPU. Larger chunks gain no speed there."""

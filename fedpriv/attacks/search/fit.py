@@ -12,7 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
-from fedpriv.util.numerics import FLOAT32, Numerics
+from fedpriv.util.compute import FLOAT32, Numerics
 
 _GAIN = 0.99
 """Share to which the lowest objective must fall to count as progress."""

@@ -14,21 +14,22 @@ from numpy.typing import NDArray
 from fedpriv.claims import Claim, Measure, Statement
 from fedpriv.experiment.reproduction.plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 from fedpriv.experiment.verbs.counting import cost
-from fedpriv.pages.baselines import ALONE, same_clients
-from fedpriv.pages.run_records import RunRecord, load_runs
+from fedpriv.pages.run_records import ALONE, RunRecord, load_runs, same_clients
 from fedpriv.pages.study_files import Cell, read_cells
-from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value
-from fedpriv.scoring.floors import LABELS
-from fedpriv.scoring.intervals import combine, compare, finite_summary
-from fedpriv.scoring.records import (
+from fedpriv.scoring.claims import (
     ClaimCard,
     ClaimCell,
     ClaimedOrder,
     ClaimStatement,
-    Comparison,
-    Estimate,
-    ReconstructionRecord,
+    Printed,
+    judge_claim,
+    judge_counts,
+    judge_order,
+    judge_value,
 )
+from fedpriv.scoring.floors import LABELS
+from fedpriv.scoring.intervals import combine, compare, finite_summary
+from fedpriv.scoring.records import Comparison, Estimate, ReconstructionRecord
 from fedpriv.scoring.score import versions
 from fedpriv.scoring.storage import load_metrics
 from fedpriv.util.errors import UserError

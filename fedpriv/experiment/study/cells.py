@@ -20,10 +20,10 @@ from fedpriv.experiment.study.grid import (
     with_values,
 )
 from fedpriv.experiment.study.written import at, read_from, wrong
-from fedpriv.pages.baselines import ALONE, same_clients
+from fedpriv.pages.run_records import ALONE, same_clients
 from fedpriv.pipeline.plan import AttackPlan, rounds_to_read
+from fedpriv.util.compute import Numerics
 from fedpriv.util.config import plain
-from fedpriv.util.numerics import Numerics
 
 if TYPE_CHECKING:
     from fedpriv.federation.prepared import Federation

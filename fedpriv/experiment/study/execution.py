@@ -22,8 +22,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
 from fedpriv.util.files import log, mark
 from fedpriv.util.folders import occupied
-from fedpriv.util.listener import Listener
-from fedpriv.util.parallel import Pool, Relay, WorkerKilled
+from fedpriv.util.parallel import Listener, Pool, Relay, WorkerKilled
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import FLAG_NAMES, attacker_by_default
 from fedpriv.experiment.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
-from fedpriv.pages.baselines import ALONE
+from fedpriv.pages.run_records import ALONE
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import ThreatModel
     from fedpriv.federation.run_directory import DefenseChoice
-    from fedpriv.util.numerics import Precision
+    from fedpriv.util.compute import Precision
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""

@@ -17,11 +17,10 @@ from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others,
 from fedpriv.pages.study_files import SHARDS, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import files, folders
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device, read_numerics
 from fedpriv.util.folders import Busy
 from fedpriv.util.foreign import toml_file
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.numerics import read_numerics
+from fedpriv.util.parallel import SILENT, Listener
 
 __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 

@@ -30,7 +30,7 @@ from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import log
 from fedpriv.util.folders import Busy
-from fedpriv.util.listener import Listener
+from fedpriv.util.parallel import Listener
 
 MOST = 100_000
 """Shards, at most; more than any queue takes."""

@@ -27,10 +27,10 @@ from pydantic import (
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
+from fedpriv.util.compute import Precision
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import inline_value, inline_values
-from fedpriv.util.numerics import Precision
-from fedpriv.util.pairs import mapping
 from fedpriv.util.registry import split_reference
 
 Keys = tuple[str | int, ...]

@@ -53,15 +53,14 @@ from fedpriv.sources.facts import read_facts
 from fedpriv.sources.recorded import read_recording
 from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
 from fedpriv.sources.source import read_card
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
+from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import texts
-from fedpriv.util.parallel import number_of_workers
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers
 from fedpriv.wire.kinds import payload_kind
 
 
@@ -78,11 +77,10 @@ class AttackSettings(FederationSettings, total=False):
             epoch has batches of 10 unless ``batch_size`` is given.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these; the largest is judged.
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows (targets x restarts) at a time; bounds memory.
-        control: also attack shuffled uploads, the negative control, at the largest budget (default True).
+        control: also attack shuffled uploads, the negative control (default True).
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
@@ -104,7 +102,6 @@ class AttackSettings(FederationSettings, total=False):
     reach: str | int | Sequence[str | int]
     rounds_seen: int | None
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -164,7 +161,7 @@ def attack(
         "seed": seed,
         "listener": listener,
     }
-    with access.sharing(settings.get("share_group", False)), reading:
+    with files.sharing(settings.get("share_group", False)), reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
             raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
@@ -265,12 +262,12 @@ def _plan(
     """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
     refuse_small(settings, ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts"))
     named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
-    chosen, budgets = with_settings(suite.names, settings, suite.options)
+    chosen = with_settings(suite.names, settings, suite.options)
     refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
     numerics = numerics_of(settings, pick_device(device))
-    return plan_of(target, chosen, card, budgets, settings, numerics=numerics, device=device, **more), refusals
+    return plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:

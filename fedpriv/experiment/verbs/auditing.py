@@ -16,12 +16,11 @@ from fedpriv.experiment.study.grid import Study, parse_study
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
 from fedpriv.experiment.study.written import overridden
-from fedpriv.util import access
+from fedpriv.util import files
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path, toml_file
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.parallel import number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers, patience_for
 
 
 class StudySettings(FederationSettings, total=False):
@@ -114,7 +113,7 @@ def audit(
     part = None if shard is None else _shard(shard, out, force=force)
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    with access.sharing(share_group):
+    with files.sharing(share_group):
         result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedpriv.attacks import refuse_unknown_target
 from fedpriv.experiment.saving import Tabular
-from fedpriv.util.docstrings import summary
 from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import summary
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -23,7 +24,7 @@ REGISTRIES: Mapping[str, str] = {
     "methods": "fedpriv.methods:METHODS",
     "attacks": "fedpriv.attacks:ATTACKS",
     "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.wire.payloads:PAYLOADS",
+    "payloads": "fedpriv.wire:PAYLOADS",
     "datasets": "fedpriv.datasets:DATASETS",
     "models": "fedpriv.models:MODELS",
 }
@@ -48,7 +49,7 @@ class Catalogue(Tabular):
 
     def bibtex(self) -> str:
         """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments."""
-        from fedpriv.methods.references import references
+        from fedpriv.methods import references
 
         if self.kind != "methods":
             raise UserError(f"{self.kind}: have no BibTeX entries; expected methods")
@@ -76,6 +77,8 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         raise unknown_name("list", kind, _ROWS)
     if target is not None and kind != "attacks":
         raise UserError(f"target={shown(target)}: only goes with attacks")
+    if target is not None:
+        refuse_unknown_target(target)
     if kind == "attacks":
         result = _attacks(target)
     elif kind in REGISTRIES:
@@ -118,7 +121,7 @@ def _sentence(kind: str, name: str) -> str:
 
 def _method(name: str, method: Any) -> Row:
     return {
-        "does": _sentence("methods", name),
+        "does": method.about or _sentence("methods", name),
         "uploads": ", ".join(method.uploads) or "nothing",
         "broadcasts": ", ".join(method.broadcasts) or "nothing",
         "models": "one architecture" if method.homogeneous else "any",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from fedpriv.datasets.federated import class_counts
+from fedpriv.datasets.partition import class_counts
 from fedpriv.experiment.federation_settings import (
     DIVISION_SETTINGS,
     FLAG_NAMES,
@@ -22,8 +22,8 @@ from fedpriv.federation.method import Method
 from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
+from fedpriv.util.config import mapping, texts
 from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import mapping, texts
 from fedpriv.wire.ledger import FederationSizes
 
 _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")

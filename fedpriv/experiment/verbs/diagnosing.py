@@ -97,7 +97,7 @@ def _computing(text: str) -> tuple[Status, str]:
 
     from fedpriv.datasets import load_dataset
     from fedpriv.util import seeds
-    from fedpriv.util.device import pick_device
+    from fedpriv.util.compute import pick_device
 
     device = pick_device(text)
     images, _ = load_dataset("digits").samples.batch(torch.arange(64))

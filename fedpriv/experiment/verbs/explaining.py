@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.verbs.cataloguing import REGISTRIES, catalogue, docstring, registry
-from fedpriv.util.docstrings import markdown
 from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import docstring_markdown
 from fedpriv.util.registry import is_reference
 
 
@@ -61,8 +61,8 @@ def explain(name: str) -> Explanation:
         UserError: for a name that no member has.
     """
     from fedpriv.attacks import target_names
-    from fedpriv.methods.references import references
-    from fedpriv.pages.attack_pages import attack_pages
+    from fedpriv.methods import references
+    from fedpriv.pages.page import attack_pages
 
     kind = _kind_of(name)
     if kind in REGISTRIES:
@@ -117,4 +117,9 @@ def _text(kind: str, name: str) -> str:
     options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
     details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
     current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
-    return "\n\n".join([markdown(docstring(kind, name)), *([f"## Options\n\n{markdown(current)}"] if current else [])])
+    return "\n\n".join(
+        [
+            docstring_markdown(docstring(kind, name)),
+            *([f"## Options\n\n{docstring_markdown(current)}"] if current else []),
+        ]
+    )

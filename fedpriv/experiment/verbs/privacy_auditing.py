@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.dp.auditing import AuditSettings, plan_audit
-from fedpriv.dp.claims import stated_claim
+from fedpriv.dp.audit import AuditSettings, plan_audit
+from fedpriv.dp.verdict import stated_claim
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.named_code import imports_what_is_named
 from fedpriv.experiment.saving import Tabular, copy_folder
@@ -20,11 +20,11 @@ from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.run import prepare
 from fedpriv.util import folders
-from fedpriv.util.device import pick_device
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 KIND = "audit-dp"
 
@@ -121,7 +121,7 @@ def audit_dp(
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
-            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
+            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.

@@ -12,17 +12,16 @@ from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.pages.baselines import baselines
 from fedpriv.pages.page import readable
 from fedpriv.pages.report import load_scored, write_results
-from fedpriv.pages.run_records import check_run
+from fedpriv.pages.run_records import baselines, check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import read_results, together
 from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -127,7 +126,7 @@ def report(
     for line in complaints:
         listener.warn(line)
     folder, scratch = place(out)
-    with access.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
+    with files.sharing(share_group), folders.output(folder, "report", force=force, public=rule != NONE):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)

@@ -17,14 +17,14 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.claims import ClaimCard
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import folders
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import mapping
+from fedpriv.util.parallel import SILENT, Listener
 
 STUDY = "study"
 """Folder of the study of a claim, in the claim's."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedpriv.pages.findings import Finding
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
+    from fedpriv.scoring.reasons import Verdict
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
     from fedpriv.scoring.storage import AttackRecord
 
 
@@ -33,7 +34,7 @@ class AttackResult(Tabular):
 
     Attributes:
         path: folder with one folder an attack, and ``report.html``; of :func:`attack_uploads` without ``out``, once saved.
-        records: name of a folder (``dip``, ``dip-early``, ``dip@300``) -> the record of an attack that returns images.
+        records: name of a folder (``dip``, ``dip-early``) -> the record of an attack that returns images.
         scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
         notices: what was left out, and why; one line each.
         run: the run that was attacked, or None where uploads came from elsewhere.
@@ -65,25 +66,12 @@ class AttackResult(Tabular):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        from fedpriv.pages.alike import by_folder, judge_results
         from fedpriv.pages.findings import findings
-        from fedpriv.scoring.ranking import largest_budgets
-        from fedpriv.scoring.storage import scored
+        from fedpriv.pages.labels import by_folder, judge_results
 
-        attacks = [self.load(name) for name in self.records]
         scores = {self.path / name: record for name, record in self.scores.items()}
-        largest = largest_budgets(attacks, scored, lambda attack: attack.about)
-        return findings(by_folder(largest, scores), judge_results(by_folder(attacks, scores)))
-
-    @property
-    def reach(self) -> Sequence[Mapping[str, Any]]:
-        """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
-        from fedpriv.pages.alike import by_folder, judge_results
-        from fedpriv.pages.reach import reach_curves, reach_rows
-
-        attacks = [self.load(name) for name in self.records]
-        scores = {self.path / name: record for name, record in self.scores.items()}
-        return reach_rows(reach_curves(attacks, judge_results(by_folder(attacks, scores)), self.findings))
+        results = by_folder([self.load(name) for name in self.records], scores)
+        return findings(results, judge_results(results))
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
@@ -134,7 +122,7 @@ class AttackResult(Tabular):
 
     def _ranked(self) -> list[str]:
         """Return the names of the attacks, the strongest of each threat model first."""
-        from fedpriv.scoring.ranking import strongest_first
+        from fedpriv.pages.labels import strongest_first
 
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
 

@@ -23,9 +23,9 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.util import access, folders
+from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
@@ -69,7 +69,7 @@ def score(
     directories = attack_directories(paths)
     with listener.progress("scoring") as report:
         for done, directory in enumerate(directories, start=1):
-            with access.sharing(share_group), folders.held_with_those_around(directory):
+            with files.sharing(share_group), folders.held_with_those_around(directory):
                 records[directory] = _score(directory, seed, rule)
             report(done, len(directories), directory.name)
     if rule != NONE:

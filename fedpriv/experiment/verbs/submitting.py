@@ -12,13 +12,13 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.run import run_study, saved_study
 from fedpriv.experiment.study.shards import Shard, join
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
-from fedpriv.util import access
+from fedpriv.util import files
 from fedpriv.util.code import code_flags, exported
+from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call, command_line
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import mapping
+from fedpriv.util.parallel import SILENT, Listener
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def submit(
     try:
         queue = AutoExecutor(logs, cluster=cluster)
         queue.update_parameters(**{"name": "fedpriv", **mapping("job", job)})
-        with access.sharing(share_group):
+        with files.sharing(share_group):
             join(folder, described, cells, command=listener.command or call("audit", "..."))
         with exported():
             parts = [str(Shard(number, shards)) for number in range(1, shards + 1)]

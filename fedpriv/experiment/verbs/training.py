@@ -13,11 +13,11 @@ from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.util import access
+from fedpriv.util import files
 from fedpriv.util.code import allowed
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.parallel import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
@@ -129,7 +129,7 @@ def train(
     else:
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
-    with access.sharing(share_group):
+    with files.sharing(share_group):
         how: dict[str, Any] = {
             "device": device,
             "download": download,

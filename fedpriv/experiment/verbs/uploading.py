@@ -15,9 +15,9 @@ from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pipeline.plan import target_name
 from fedpriv.pipeline.uploads import attack_source
 from fedpriv.sources.door import read_uploads
-from fedpriv.util import access
-from fedpriv.util.listener import Listener
-from fedpriv.util.pairs import texts
+from fedpriv.util import files
+from fedpriv.util.config import texts
+from fedpriv.util.parallel import Listener
 
 
 class UploadSettings(TypedDict, total=False):
@@ -55,7 +55,6 @@ class UploadSettings(TypedDict, total=False):
         method: what records call the training loop (default ``own uploads``).
         targets: how many targets at most (default 48).
         iterations: budget of every attack that has one, in its own unit.
-        budget: run every attack that has a budget once with each of these.
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
@@ -92,7 +91,6 @@ class UploadSettings(TypedDict, total=False):
     method: str
     targets: int
     iterations: int | None
-    budget: str | Sequence[int] | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -150,6 +148,6 @@ def attack_uploads(
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
     lasting = scratch is None
-    with access.sharing(settings.get("share_group", False)):
+    with files.sharing(settings.get("share_group", False)):
         records, scores, notices = attack_source(source, named, settings, folder, pages=lasting)
     return AttackResult(folder, records, scores, notices, None, scratch)

@@ -105,7 +105,7 @@ close.addEventListener("click", () => large.close());
 large.addEventListener("close", () => large.remove());
 large.setAttribute("aria-label", "Picture");
 large.append(picture, caption, close);
-for (const image of document.querySelectorAll(".strip img, table.pictures img")) {
+for (const image of document.querySelectorAll("table.pictures img")) {
   const open = () => {
     [picture.src, picture.alt, caption.textContent] = [image.src, image.alt, image.alt];
     document.body.append(large);

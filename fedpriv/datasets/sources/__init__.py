@@ -1,1 +1,0 @@
-"""Sources of images; one file per kind of source."""

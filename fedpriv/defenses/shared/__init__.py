@@ -1,1 +1,0 @@
-"""Parts that several defenses share: reading signals from uploads, and accounting."""

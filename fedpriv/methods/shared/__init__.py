@@ -1,1 +1,0 @@
-"""Parts that several methods share; one idea a file, no method of its own."""

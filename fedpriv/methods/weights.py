@@ -1,0 +1,241 @@
+"""Methods that average weights, or nothing: local, FedAvg, FedProx, LG-FedAvg; and what other methods take from them.
+
+- ``local``: no exchange, the baseline that federation must beat.
+- ``fedavg`` averages whole models, weighted by numbers of training samples. McMahan, Moore, Ramage, Hampson, Agüera y
+  Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, algorithm 1.
+- ``fedprox`` adds mu/2 |w - w_global|^2 to the loss, ``w_global`` the newest broadcast. Li, Sahu, Zaheer, Sanjabi,
+  Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, algorithm 2. PFLlib's mu defaults to
+  0, which is FedAvg; here it is 0.01, of the values that the paper tries.
+- ``lg-fedavg`` averages the heads and keeps the extractors; clients train their whole model. Liang, Liu, Ziyin, Allen,
+  Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally, NeurIPS 2019 workshop on federated learning.
+
+The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``),
+or all but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference
+libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedpriv.federation.local_training import classification_loss, classify_by, train
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
+from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
+from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, PublicLoss, SampleCount, get_payload
+
+Kind = type[Model] | type[Extractor] | type[Classifier]
+
+
+def draw_seed(rng: torch.Generator) -> int:
+    """Draw a seed for building a model."""
+    return int(torch.randint(2**62, (1,), generator=rng))
+
+
+def side_generator(rng: torch.Generator) -> torch.Generator:
+    """Return a generator that depends on ``rng`` but leaves it where it is, for work beside the local training."""
+    return torch.Generator().manual_seed(draw_seed(rng.clone_state()))
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial weights of the client's model under the prefix ``model``."""
+    return take(build_model(setup.blueprint, draw_seed(rng)), "model")
+
+
+def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return the logits ``(n, C)`` of the client's own model."""
+    return classify_by(setup, state, images)
+
+
+def receive_nothing(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Ignore the broadcast."""
+    return state
+
+
+def start_empty(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Start a server that stores and sends nothing."""
+    return {}, ()
+
+
+def part(kind: Kind, model: SplitModel) -> State:
+    """Return copies of the parameters that payloads of a kind hold."""
+    if kind is Classifier:
+        return parameters(model.head)
+    return {n: value for n, value in parameters(model).items() if kind is Model or not n.startswith("head.")}
+
+
+def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial global weights and broadcast them."""
+    weights = part(kind, build_model(setup.blueprint, draw_seed(rng)).to(setup.device))
+    return outer(weights, "global"), (kind(weights),)
+
+
+def receive(kind: Kind, setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Replace a part of the client's parameters by the broadcast one."""
+    weights = {name: value.clone() for name, value in get_payload(broadcast, kind).state.items()}
+    return state | outer(weights, "model.head" if kind is Classifier else "model")
+
+
+def train_locally(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
+    """Receive, and train the whole model by cross-entropy; leaves the result in ``setup.model`` too."""
+    put(setup.model, receive(kind, setup, state, broadcast), "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    return take(setup.model, "model")
+
+
+def sample_count(setup: ClientSetup) -> SampleCount:
+    """Return the client's number of training samples, n_k."""
+    return SampleCount(torch.tensor([len(setup.train)]))
+
+
+def weighed(kind: Kind, setup: ClientSetup) -> Message:
+    """Return the upload of a part of ``setup.model`` with the number of samples."""
+    return kind(part(kind, setup.model)), sample_count(setup)
+
+
+def client_step(
+    kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train the whole model by cross-entropy; upload a part of it with the number of samples."""
+    return train_locally(kind, setup, state, broadcast, rng), weighed(kind, setup)
+
+
+def counts(uploads: Uploads) -> list[int]:
+    """Return the numbers of samples of a round's clients."""
+    return [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
+
+
+def average(
+    kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
+) -> tuple[State, Message]:
+    """Return sum_k n_k w_k / sum_k n_k over the uploaded weights, as state and as broadcast."""
+    weights = weighted_mean([get_payload(upload, kind).state for _, upload in uploads], counts(uploads))
+    return outer(weights, "global"), (kind(weights),)
+
+
+@dataclass(frozen=True)
+class ServerTraining:
+    """The server's training on a round's uploads: plain SGD, started afresh every round.
+
+    Attributes:
+        learning_rate: step size.
+        batch_size: uploaded rows, or samples, a step.
+        epochs: passes over them.
+    """
+
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    batch_size: Annotated[int, Ge(1)] = 10
+    epochs: Annotated[int, Ge(1)] = 1
+
+
+def descend(
+    state: State, rows: Tensor, loss: Callable[[State, Tensor], Tensor], how: ServerTraining, rng: torch.Generator
+) -> State:
+    """Return tensors after SGD on ``loss(tensors, index)`` of batches of ``rows`` in a drawn order, tail included."""
+    trained = {name: value.clone().requires_grad_() for name, value in state.items()}
+    for _ in range(how.epochs):
+        order = torch.randperm(len(rows), generator=rng).to(rows.device)
+        for index in order.split(how.batch_size) if len(order) else ():
+            slopes = torch.autograd.grad(loss(trained, index), list(trained.values()))
+            for value, slope in zip(trained.values(), slopes, strict=True):
+                value.data.add_(slope, alpha=-how.learning_rate)
+    return {name: value.detach() for name, value in trained.items()}
+
+
+def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train by cross-entropy; upload nothing."""
+    put(setup.model, state, "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    return take(setup.model, "model"), ()
+
+
+LOCAL = Method(
+    name="local",
+    about="Local training without any exchange: the baseline that federation must beat.",
+    source="no federation",
+    options=NoOptions,
+    uploads=(),
+    broadcasts=(),
+    start=start_empty,
+    init=init,
+    apply_broadcast=receive_nothing,
+    client_step=train_alone,
+    server_step=lambda setup, state, uploads, rng: (state, ()),
+    predict=predict,
+)
+"""A model for each client that predicts by itself: what other methods change."""
+
+
+def averaging(kind: Kind, **changes: Any) -> Method:
+    """Return the method that averages a part of the clients' weights by numbers of samples."""
+    same: dict[str, Any] = {
+        "uploads": (kind.kind, "sample-count"),
+        "broadcasts": (kind.kind,),
+        "start": partial(start, kind),
+        "apply_broadcast": partial(receive, kind),
+        "client_step": partial(client_step, kind),
+        "server_step": partial(average, kind),
+        "linear_aggregation": True,
+    }
+    return replace(LOCAL, **same | changes)
+
+
+FEDAVG = averaging(
+    Model,
+    name="fedavg",
+    about="FedAvg: average whole models, weighted by the number of training samples.",
+    source="McMahan et al., AISTATS 2017",
+    homogeneous=True,
+)
+LG_FEDAVG = averaging(
+    Classifier,
+    name="lg-fedavg",
+    about="LG-FedAvg: average the heads by numbers of samples, keep the extractors; clients train their whole model.",
+    source="Liang et al., NeurIPS 2019 workshop",
+)
+
+
+@dataclass(frozen=True)
+class FedProxOptions:
+    """Hyperparameters of FedProx.
+
+    Attributes:
+        mu: weight of the proximal term; 0 is FedAvg.
+    """
+
+    mu: Annotated[float, Ge(0)] = 0.01
+
+
+def proximal_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
+    model, mu = setup.model, float(setup.options.mu)
+    put(model, receive(Model, setup, state, broadcast), "model")
+    anchors = list(parameters(model).values())
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        pairs = zip(model.parameters(), anchors, strict=True)
+        distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
+        return cross_entropy(model(images), labels) + mu / 2 * distance
+
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
+    return take(model, "model"), weighed(Model, setup)
+
+
+FEDPROX = replace(
+    FEDAVG,
+    name="fedprox",
+    about="FedProx: FedAvg whose clients are held back by their distance to the global model.",
+    source="Li et al., MLSys 2020",
+    options=FedProxOptions,
+    client_step=proximal_step,
+    public_loss=lambda options, round_: PublicLoss(proximal=options.mu),
+)

@@ -1,0 +1,770 @@
+"""Records that are stored beside results, and their parts: frozen models, closed to unknown fields, of one version."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, FiniteFloat, JsonValue
+
+from fedpriv.attacks.observation import Cost
+from fedpriv.attacks.observation import ThreatModel as ThreatModel
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
+from fedpriv.util.config import Record
+
+RECORD_VERSION: Literal[4] = 4
+"""Of the format of all records."""
+
+SCORING_VERSION = 7
+"""Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
+
+Measure = Literal[
+    "images",
+    "beyond_3db",
+    "identified",
+    "vectors",
+    "vectors_identified",
+    "classes",
+    "membership",
+    "members_found",
+    "property",
+    "accuracy",
+]
+"""Quantities compared with a baseline: PSNR of images, images 3 dB above it, images re-identified among decoys, the error
+of recovered vectors, vectors nearest to their own, classes recognised, areas under the curve of membership and of a
+property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
+
+Interval = tuple[FiniteFloat, FiniteFloat]
+"""Lower and upper end of a 95 % interval."""
+
+# Least effects: a difference smaller than these is no leak, however sure it is. Records carry theirs.
+DECIBELS = 0.5
+"""Of mean PSNR above the baseline."""
+ERROR_SHARE = 0.1
+"""Of a recovered vector's relative error, as a share of the baseline's error."""
+IDENTIFIED = 0.05
+"""Of a rate (images or vectors re-identified, classes recognised) above what the baseline reaches."""
+AUC = 0.55
+"""Area under the ROC curve that membership and property inference must exceed."""
+FOUND_AT_1_PERCENT = 0.03
+"""True-positive rate at 1 % false positives that membership inference must exceed."""
+
+SPECIFIC = 0.1
+"""Share of the objective of auxiliary images that images found from an upload must stay below to be specific.
+
+One step from the same start already leads below the objective of other images, so that below alone would say nothing.
+"""
+
+
+# ---------------------------------------------------------------- estimates
+
+
+class Estimate(Record):
+    """A mean over ``n`` targets, None without a value, and its interval over clients, None for fewer than two clients."""
+
+    mean: FiniteFloat | None
+    ci95: Interval | None
+    n: int
+
+
+class Summary(Estimate):
+    """One value a target, summed up.
+
+    Attributes:
+        median, sd: of the values; sd divides by n - 1. None where some value is not finite, sd also for one value.
+        per_target: the values, None for one that is not finite; None where the measure is not of single targets.
+        sum: of the values, or None where some is not finite.
+        not_measured: why there are no values, or empty.
+    """
+
+    median: FiniteFloat | None
+    sd: FiniteFloat | None
+    per_target: tuple[FiniteFloat | None, ...] | None
+    sum: FiniteFloat | None = None
+    not_measured: str = ""
+
+    @classmethod
+    def nothing(cls, reason: str, **others: object) -> Self:
+        """Return a summary of what was not measured, and why; ``others`` are fields beside those of a summary."""
+        missing = dict.fromkeys(("mean", "median", "sd", "ci95", "per_target"))
+        return cls.model_validate({**missing, "n": 0, "not_measured": reason, **others})
+
+
+class FiniteSummary(Summary):
+    """A :class:`Summary` of values that are all finite."""
+
+    mean: FiniteFloat
+    median: FiniteFloat
+    per_target: tuple[FiniteFloat, ...]
+    sum: FiniteFloat
+
+
+class Comparison(Estimate):
+    """A paired difference, target by target, between an attack and the baseline; positive where the attack is better.
+
+    Every claim that a page makes rests on one of these, so that a page knows how many it makes.
+
+    Attributes:
+        measure: the quantity compared.
+        stratum: targets by how many images went into each, or ``all``.
+        against: the guess that is the baseline, by name.
+        n_clients: independent units over which the interval goes.
+        least: the least effect that counts, in the unit of the mean.
+        p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
+        degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
+        by_design: the guess's rate where it follows from how targets and decoys were drawn; None where it was measured.
+    """
+
+    measure: Measure
+    stratum: str
+    against: str
+    n_clients: int
+    least: FiniteFloat
+    p_value: FiniteFloat | None
+    degrees: FiniteFloat | None = None
+    by_design: FiniteFloat | None = None
+
+
+# ---------------------------------------------------------------- provenance
+
+
+class Stage(Record):
+    """A stage of training, ``early``, ``middle`` or ``converged``: its round of how many, and pooled accuracy there."""
+
+    name: str
+    round: int
+    of: int
+    accuracy: Mapping[str, FiniteFloat]
+
+
+class Reach(Record):
+    """One of the settings (``1``, ``4``, ``8x1``, ``epoch``) of a sweep over the local work behind the upload.
+
+    ``label`` and ``words`` are the same for an axis and a sentence; ``place`` is 0 for the least local work, ``series`` the
+    labels of all, in order; ``steps`` and ``images`` are of the client that took most, an image used twice counted twice.
+    """
+
+    setting: str
+    label: str
+    words: str
+    place: int
+    series: tuple[str, ...]
+    steps: int
+    images: int
+
+
+class Labels(Record):
+    """Labels that a study gives, empty for none; titles where it made them up and they hold the registry name already."""
+
+    method: str = ""
+    defense: str = ""
+    method_title: str = ""
+    defense_title: str = ""
+
+
+class Upload(Record):
+    """The attacked kind of upload: which vectors are recovered before images, and whether they are sent one by one."""
+
+    vectors: Literal["class prototypes", "representations", "vectors"] = "vectors"
+    separate: bool = False
+
+
+class Training(Record):
+    """Accuracy after local training in the attacked round, over all test images, and what most frequent classes reach."""
+
+    accuracy: FiniteFloat
+    guess: FiniteFloat
+
+
+Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
+"""What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
+more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
+with batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: clients are said to have used another."""
+
+
+class Premise(Record):
+    """Agreement of uploads with what the clients' true images give by the computation that attacks assume.
+
+    Attributes:
+        status: ``differs`` where most clients' do, or one's grossly; ``defense`` where clients are said to change uploads.
+        cause: of a difference.
+        optimiser: that clients are said to have used, for ``optimiser``.
+        why: of the first client that could not be checked, or empty.
+        cosine, relative_error, factor: between upload and what the truth gives, median over clients that differ, where none
+            does over all; the error is over the larger norm. None where no client was checked.
+        worst: the largest error of a client.
+        allowed: the largest error that rounding, or orders of images that are not known, explain.
+        n_clients, n_differ: clients that were checked, and those that differ.
+    """
+
+    status: Literal["agrees", "differs", "not checkable", "defense"]
+    cause: Cause = ""
+    optimiser: str = ""
+    why: str = ""
+    cosine: FiniteFloat | None = None
+    relative_error: FiniteFloat | None = None
+    worst: FiniteFloat | None = None
+    allowed: FiniteFloat | None = None
+    factor: FiniteFloat | None = None
+    n_clients: int = 0
+    n_differ: int = 0
+
+
+Units = Literal["clients", "groups"]
+"""Independent units: clients, or the groups of clients that were declared to be one each."""
+
+
+class Identity(Record):
+    """Facts that tell results apart, and their worth, in every record.
+
+    Attributes:
+        target: kind of upload.
+        attack, attack_version: registry name, and the version of what it does.
+        method, dataset: names; a folder of images goes by its own.
+        knowledge: the threat model.
+        seed: of the attack and its scoring.
+        stage, reach: that was attacked, or None.
+        training: None for uploads that were made elsewhere.
+        groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
+        premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
+    """
+
+    version: Literal[4] = RECORD_VERSION
+    target: str
+    attack: str
+    attack_version: int = 1
+    method: str
+    dataset: str
+    knowledge: ThreatModel
+    seed: int
+    stage: Stage | None = None
+    reach: Reach | None = None
+    upload: Upload = Upload()
+    training: Training | None = None
+    groups: Mapping[int, int] = Field(default_factory=dict)
+    premise: Premise | None = None
+
+    @property
+    def units(self) -> Units:
+        """The independent units in a word."""
+        return "groups" if self.groups else "clients"
+
+    def unit_of(self, client: int) -> int:
+        """Return the independent unit that a client belongs to: itself unless groups were declared."""
+        return self.groups.get(client, client)
+
+    @property
+    def stage_name(self) -> str:
+        """The stage of training that was attacked, or nothing."""
+        return "" if self.stage is None else self.stage.name
+
+    @property
+    def reach_label(self) -> str:
+        """The setting of local work that was attacked, of several, in a few words; else nothing."""
+        return "" if self.reach is None else self.reach.label
+
+    @property
+    def title(self) -> str:
+        """The name of the attack in tables: ``dip``, ``dip, early``, ``dlg, 4 images``."""
+        return ", ".join(part for part in (self.attack, self.stage_name, self.reach_label) if part)
+
+
+class Provenance(Identity):
+    """Provenance of a result.
+
+    Attributes:
+        options: of the attack.
+        run: configuration of the attacked run; None for uploads that were made elsewhere.
+        images: in words, what was done to how many images of its data set so that all have one shape; empty for nothing.
+        defenses: of the run, in the order in which they are applied.
+        command: that does the same again, or empty.
+        labels: what the study that holds the result calls it; None outside studies.
+    """
+
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    run: RunConfig | None = None
+    images: str = ""
+    defenses: tuple[DefenseFacts, ...] = ()
+    command: str = ""
+    labels: Labels | None = None
+
+    @property
+    def defense(self) -> str:
+        """The name of the defenses together: ``none``, or their labels."""
+        return " + ".join(item.label for item in self.defenses) or "none"
+
+    @property
+    def run_seed(self) -> int:
+        """Seed of the run; of the attack where the run is not known."""
+        return self.seed if self.run is None else self.run.seed
+
+
+class About(Provenance):
+    """``about.json``: how a reconstruction was made.
+
+    Attributes:
+        caveat: why neither success nor failure of the search says what it otherwise would, or empty.
+        run_accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
+        device: where the attack computed.
+        files: SHA-256 of the files beside it.
+        redacted: the rule by which images were kept out of the files beside it.
+    """
+
+    kind: Literal["about"] = "about"
+    caveat: str = ""
+    run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)
+    communication: Communication | None = None
+    device: str = ""
+    files: Mapping[str, str] = Field(default_factory=dict)
+    redacted: Literal["none", "blur", "omit"] = "none"
+
+
+# ---------------------------------------------------------------- reconstructions
+
+
+class Control(Record):
+    """Scores of the same attack on shuffled uploads; median and difference are None where some value is not finite."""
+
+    mean: FiniteFloat | None
+    median: FiniteFloat | None
+    difference: Estimate | None = None
+
+
+class FeatureMeasure(Summary):
+    """A measure of recovered representations, and the same on shuffled uploads, or None where those were not attacked."""
+
+    shuffled: Control | None = None
+
+
+class FeatureIdentification(FiniteSummary):
+    """Rate at which a recovered vector is nearest to its own true one among the client's; ``blind``: those of all guesses.
+
+    ``chance_of`` is the baseline; ``vectors`` for one over the number of the client's vectors, where there was no guess.
+    """
+
+    chance: FiniteFloat
+    chance_of: str
+    shuffled: Control | None = None
+    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
+
+
+class Identification(Summary):
+    """Share of images re-identified among decoys of their class; one value a target, None where it had fewer than ten.
+
+    Attributes:
+        chance, chance_of: what the baseline reaches on the very targets and decoys, and which that is; None for no target.
+        mean_rank: mean rank of the true image; 1 is first.
+        decoys: how many there were, of all targets.
+        n_left_out: targets without enough decoys.
+        shuffled: the control, or None.
+        blind: rates of all guesses by name, of the control too.
+    """
+
+    chance: FiniteFloat | None
+    chance_of: str | None
+    mean_rank: FiniteFloat | None
+    decoys: tuple[int, ...]
+    n_left_out: int
+    shuffled: Control | None = None
+    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
+
+
+class ClassAccuracy(FiniteSummary):
+    """Share of images whose class an independent classifier recognises; of true images, the baseline, and all guesses."""
+
+    real: FiniteFloat
+    chance: FiniteFloat
+    chance_of: str
+    floors: Mapping[str, FiniteFloat]
+    trained_on: tuple[int, ...]
+
+
+class Perceptual(Summary):
+    """Learned perceptual distance, and the network that measured it; None where it was not measured."""
+
+    backbone: str | None = None
+
+
+class ImageMeasures(Record):
+    """Likeness of images; ``ssim`` and ``lpips`` may not be measured."""
+
+    psnr_db: FiniteSummary
+    psnr_of_mean_mse_db: Summary
+    mse_255: FiniteSummary
+    ssim: Summary
+    lpips: Perceptual | None = None
+
+
+class Metrics(ImageMeasures):
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered, no class images made.
+
+    Attributes:
+        expected_error: the relative error that the attack itself expects, of its own uncertainty; None where it says none.
+        feature_identification: by Euclidean distance.
+        direction_identification: by the direction in which a vector differs from the mean of the client's: estimates that
+            shrink look like that mean, and are nearest to the wrong one though they point the right way.
+    """
+
+    identification_top1: Identification
+    relative_error: FeatureMeasure | None = None
+    expected_error: Summary | None = None
+    cosine: FeatureMeasure | None = None
+    feature_identification: FeatureIdentification | None = None
+    direction_identification: FeatureIdentification | None = None
+    label_accuracy: FiniteSummary | None = None
+    class_accuracy: ClassAccuracy | None = None
+
+    @property
+    def measured(self) -> dict[str, Summary]:
+        """Measures that apply, by name."""
+        return {name: value for name, value in self if isinstance(value, Summary)}
+
+
+class VectorMeans(Record):
+    """Of guesses at recovered vectors, as in :class:`Metrics`; None where none were recovered or guessed at."""
+
+    relative_error: FiniteFloat | None = None
+    feature_identification: FiniteFloat | None = None
+    direction_identification: FiniteFloat | None = None
+
+
+class FloorMeans(VectorMeans):
+    """Means of :class:`ImageMeasures` of a guess or the control."""
+
+    psnr_db: FiniteFloat
+    psnr_of_mean_mse_db: FiniteFloat
+    mse_255: FiniteFloat
+    ssim: FiniteFloat | None
+    lpips: FiniteFloat | None = None
+
+
+class Advantage(FiniteSummary):
+    """PSNR above the baseline, dB; which that is, and the share of targets that beat it by 3 dB or more, in [0, 1]."""
+
+    best_floor: str
+    share_3db: FiniteFloat
+
+
+class Fit(Record):
+    """The attack's objective against a target's own upload; None where it is not finite.
+
+    Attributes:
+        own: of the images found from that upload.
+        shuffled: of those found from another client's upload in its place.
+        auxiliary: the lowest of a few auxiliary images, of the same classes where these are told.
+    """
+
+    own: FiniteFloat | None
+    shuffled: FiniteFloat | None
+    auxiliary: FiniteFloat | None
+
+    @property
+    def specific(self) -> bool:
+        """True where the images explain their own upload better than images that were found without it.
+
+        Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be
+        good guesses where an attack starts from what it knows of the class. A network that maps all images alike lets any
+        image explain any upload; then a search converges at once, and neither its success nor its failure says anything.
+        """
+        if self.own is None:
+            return False
+        shuffled = self.shuffled is None or self.own < self.shuffled
+        return shuffled and (self.auxiliary is None or self.own < SPECIFIC * self.auxiliary)
+
+
+class Target(Record):
+    """One target.
+
+    Attributes:
+        round, client, index, label: which it is; the label is -1 where none was said.
+        n_c, stratum: how many images went into it.
+        psnr_db, floor_psnr_db, advantage_db: of the attack, of the baseline, and their difference.
+        objective: of the chosen restart; None where it is not finite.
+        converged: by the attack's own rule.
+        fit, specific: how well the images explain the upload, beside images found without it; None without a control, and
+            where nothing leads from images to uploads.
+        diverged: it was not finite, and counts as black.
+    """
+
+    round: int
+    client: int
+    index: int
+    label: int
+    n_c: int
+    stratum: str
+    psnr_db: FiniteFloat
+    floor_psnr_db: FiniteFloat
+    advantage_db: FiniteFloat
+    objective: FiniteFloat | None
+    converged: bool
+    fit: Fit | None = None
+    specific: bool | None = None
+    diverged: bool
+
+
+class StratumAdvantage(Estimate):
+    """Advantage over targets of one stratum, and the share of 3 dB or more."""
+
+    share_3db: FiniteFloat
+
+
+class Stratum(Record):
+    """Scores of the targets of about as many images; ``share`` is of all targets."""
+
+    n: int
+    share: FiniteFloat
+    psnr_db: Estimate
+    floor_psnr_db: FiniteFloat
+    advantage_db: StratumAdvantage
+
+
+class ControlResult(Record):
+    """PSNR of the attack on shuffled uploads, less that of the baseline, and whether it stays there; None for not run.
+
+    ``passes`` where the interval of the difference reaches zero; None for one client too.
+    """
+
+    shuffled: Estimate | None
+    floor: str | None
+    difference_db: Estimate | None
+    passes: bool | None
+    verdict: str
+
+
+class ReconstructionRecord(Identity):
+    """``metrics.json``.
+
+    Attributes:
+        n_clients: independent units (clients, or declared groups); intervals go over units.
+        n_guesses: at most, at a target.
+        n_diverged: targets with images that are not finite.
+        headline: the rule behind ``psnr_db``.
+        floors: means of guesses by name: blind ones, what the upload picks among these, the control; and guesses at
+            recovered vectors.
+        floor_details: all of it, of those that are images; ``lpips`` of the baseline alone.
+        advantage_db: above the strongest of them.
+        comparisons: with the baseline, by measure and stratum; what verdicts rest on.
+        strata: by how many images went into a target; empty ones are left out.
+        cost: of the attack without its control.
+        versions: of the packages that scored.
+    """
+
+    kind: Literal["reconstruction"] = "reconstruction"
+    scoring_version: int = SCORING_VERSION
+    n_targets: int
+    n_clients: int
+    n_guesses: int
+    n_diverged: int
+    headline: str
+    metrics: Metrics
+    floors: Mapping[str, FloorMeans | VectorMeans]
+    floor_details: Mapping[str, ImageMeasures]
+    advantage_db: Advantage
+    comparisons: tuple[Comparison, ...]
+    targets: tuple[Target, ...]
+    strata: Mapping[str, Stratum]
+    control: ControlResult
+    cost: Cost
+    caveat: str
+    versions: Mapping[str, str]
+
+    @property
+    def image_floors(self) -> dict[str, FloorMeans]:
+        """Guesses at images by name."""
+        return {name: means for name, means in self.floors.items() if isinstance(means, FloorMeans)}
+
+    @property
+    def converged_share(self) -> float:
+        """Share of targets that met the attack's own convergence rule, in [0, 1]."""
+        return sum(row.converged for row in self.targets) / len(self.targets)
+
+    @property
+    def specific_share(self) -> float | None:
+        """Share of targets of a single image whose fit is specific to their upload; None where it was measured of none.
+
+        A mean does not determine its images, and guesses at the class fit it too, so means of two and more are left out.
+        """
+        known = [row.specific for row in self.targets if row.n_c == 1 and row.specific is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def objective_median(self) -> float | None:
+        """Median over targets of the final objective of the chosen restart; None where none is finite."""
+        finite = [row.objective for row in self.targets if row.objective is not None]
+        return statistics.median(finite) if finite else None
+
+
+# ---------------------------------------------------------------- inferences
+
+
+class Rate(Record):
+    """A measure over all questions, and its interval; None with one client."""
+
+    value: FiniteFloat
+    ci95: Interval | None
+
+
+class Rates(Record):
+    """Area under the ROC curve, and true-positive rates at 1 % and 0.1 % false positives, in [0, 1]."""
+
+    auc: Rate
+    tpr_at_1_percent: Rate
+    tpr_at_0_1_percent: Rate
+
+
+class Seconds(Record):
+    """Wall seconds."""
+
+    seconds: FiniteFloat
+
+
+class InferenceRecord(Provenance, Rates):
+    """The common part of records of inference; ``shuffled`` is the same from other clients' uploads, None where not run.
+
+    ``comparisons`` are with the strongest of chance, shuffled uploads and what needs no upload; verdicts rest on them.
+    """
+
+    scoring_version: int = SCORING_VERSION
+    round: int
+    n_clients: int
+    shuffled: Rates | None
+    comparisons: tuple[Comparison, ...] = ()
+    cost: Seconds
+
+
+class StratumArea(Record):
+    """Area under the curve over ``n`` candidates that are alike, of so many independent units."""
+
+    n: int
+    auc: FiniteFloat
+    ci95: Interval | None = None
+    n_clients: int = 0
+
+
+class NamedClasses(Record):
+    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
+
+    clients: int
+    exact: int
+    counted: int
+    counts_exact: int
+
+
+class Baseline(Record):
+    """Score without the upload, through the networks that the attacker is assumed to know: which, and its area."""
+
+    name: str
+    auc: Rate
+
+
+class MembershipRecord(InferenceRecord):
+    """``membership.json``.
+
+    Attributes:
+        n_candidates, n_nonmembers: over all clients.
+        n_left_out: members without a non-member of their class, who are no candidates.
+        nonmembers: ``held_out``, each client's own held-out images; or ``others``, images of others: then no leak is
+            claimed, for a client may be told by how its images look.
+        baseline: what is reached without the upload; None where no network is assumed to be known.
+        strata: by how many images of the class the client holds.
+        classes: None where uploads name no classes.
+    """
+
+    kind: Literal["membership"] = "membership"
+    n_candidates: int
+    n_nonmembers: int
+    n_left_out: int = 0
+    nonmembers: Literal["held_out", "others"] = "others"
+    baseline: Baseline | None = None
+    strata: Mapping[str, StratumArea]
+    classes: NamedClasses | None
+
+
+class ShareDistances(Record):
+    """Total variation of estimated class shares from true ones, mean over clients, and of guesses without the upload."""
+
+    estimated: Rate
+    guesses: Mapping[str, Rate]
+
+
+class PropertyRecord(InferenceRecord):
+    """``property.json``: ``n_yes`` of ``n_pairs`` of client and class have the answer yes.
+
+    ``classes_alone`` is what the number of classes tells without a look at anything else.
+    """
+
+    kind: Literal["property"] = "property"
+    question: str
+    learned_from: str
+    n_pairs: int
+    n_yes: int
+    classes_alone: Rates
+    shares: ShareDistances | None = None
+
+
+InferenceResult = MembershipRecord | PropertyRecord
+"""Records of attacks that return scores, not images."""
+
+
+# ---------------------------------------------------------------- audits of epsilon
+
+
+AuditWord = Literal["contradicted", "not contradicted", "untested", "no claim"]
+"""``untested``: too few canaries, or too faint ones, to contradict even a tenth of the noise."""
+
+Way = Literal["uploads", "training"]
+"""Place of the canaries: uploads that pass a defense, or gradients within local training."""
+
+
+class ClaimedPrivacy(Record):
+    """A guarantee as it is claimed, of so many uploads of one client together.
+
+    ``implied`` is the epsilon that follows from clip and noise for the same releases; None where nothing follows.
+    """
+
+    epsilon: FiniteFloat
+    delta: FiniteFloat
+    unit: Literal["client", "image"]
+    releases: int
+    neighbours: str
+    implied: FiniteFloat | None
+
+
+class EpsilonBound(Record):
+    """A lower bound on epsilon, None for more than any number, and what it holds under."""
+
+    name: Literal["one run", "Gaussian"]
+    epsilon: FiniteFloat | None
+    given: str = ""
+
+
+class PrivacyAuditRecord(Record):
+    """``audit-dp.json``.
+
+    ``claimant`` is the defense whose claim it is, or ``stated``; ``included`` of the ``canaries`` were in. ``attainable`` is
+    the largest bound, had every canary been recognised; ``control`` had the canaries stood out from the noise ten times as
+    far; None for more than any number, and where nothing was varied. ``confidence`` is that all bounds hold together.
+    """
+
+    kind: Literal["privacy_audit"] = "privacy_audit"
+    version: Literal[4] = RECORD_VERSION
+    method: str
+    dataset: str
+    defense: str
+    claimant: str
+    seed: int
+    command: str = ""
+    claim: ClaimedPrivacy | None
+    way: Way
+    canaries: int
+    included: int
+    confidence: FiniteFloat
+    delta: FiniteFloat = Field(ge=0, lt=1)
+    bounds: tuple[EpsilonBound, ...]
+    attainable: FiniteFloat | None
+    control: FiniteFloat | None
+    verdict: AuditWord
+    sentence: str
+    notices: tuple[str, ...] = ()
