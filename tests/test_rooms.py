@@ -53,9 +53,9 @@ BUDGET: dict[str, int] = {
     "datasets": 1066,
     "models": 797,
     "wire": 977,
-    "integrations": 1172,
+    "integrations": 1142,
     "dp": 680,
-    "federation": 2193,
+    "federation": 2120,
     "methods": 3036,
     "defenses": 1859,
     "attacks": 11310,
@@ -63,10 +63,10 @@ BUDGET: dict[str, int] = {
     "claims": 203,
     "pages": 3582,
     "cli": 1011,
-    "pipeline": 1532,
-    "sources": 3100,
-    "api": 2289,
-    "study": 2515,
+    "pipeline": 1439,
+    "sources": 3050,
+    "api": 2290,
+    "study": 2514,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
