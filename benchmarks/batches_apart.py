@@ -19,8 +19,8 @@ from one_step import problem_of, with_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.separated_batch import label_slopes, logits_behind
-from fedpriv.attacks.gradients.separation import linear_gradient, separate
+from fedpriv.attacks.gradients.layers import label_slopes, logits_behind
+from fedpriv.attacks.gradients.separation import LinearGradient, separate
 
 LAYER = "extractor.7"
 
@@ -73,17 +73,17 @@ def main() -> None:
             own = slice(place * size, (place + 1) * size)
             truth = own_derivatives(problem.model, drawn.images[own], drawn.labels[own])
             sent = dict(zip(weights, gradient, strict=True))
-            known = linear_gradient(sent, None, LAYER)
+            known = LinearGradient(sent, None, LAYER)
             clock, draw = Clock(), torch.Generator().manual_seed(options.seed)
             by_label = None
             if not options.without_labels:
-                by_label = label_slopes(behind, weights[f"{LAYER}.bias"], drawn.labels[own], sent, drawn.n_classes)
-            parts = separate(known.rows, known.bias, size, draw, by_label)
+                by_label = label_slopes(behind, weights[f"{LAYER}.bias"], drawn.labels[own], sent)
+            errors, vouched = separate(known.rows, known.bias, size, draw, by_label)
             seconds += clock.seconds()
-            alike = functional.cosine_similarity(parts.errors.T.float().unsqueeze(1), truth, dim=2) > 0.999
-            attested += parts.attested
+            alike = functional.cosine_similarity(errors.T.float().unsqueeze(1), truth, dim=2) > 0.999
+            attested += vouched
             right += int(alike.any(0).sum())
-            wrong += int((~alike[: parts.attested].any(1)).sum())
+            wrong += int((~alike[:vouched].any(1)).sum())
             whole += bool(alike.any(0).all())
         counts = f"{attested} | {right} of {size * options.batches} | {wrong} | {whole}"
         print(f"| {size} | {options.batches} | {counts} | {seconds / options.batches:.1f} |")

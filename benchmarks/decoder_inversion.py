@@ -15,13 +15,12 @@ import torch
 from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.scoring.intervals import clustered

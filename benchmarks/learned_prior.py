@@ -16,7 +16,7 @@ from cifar import Clock, load, psnr, trained_cnn
 from one_step import problem_of
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
@@ -24,8 +24,7 @@ from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.denoiser import DenoiserTraining, LearnedSettings
-from fedpriv.attacks.trained import Trained
+from fedpriv.attacks.priors.pixels import DenoiserTraining, LearnedSettings
 from fedpriv.models.split import SplitModel
 from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.metrics import assign, squared_errors

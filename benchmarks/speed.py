@@ -212,7 +212,7 @@ def gradients_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     attack = (
         DeepLeakage(outer_steps=case["steps"], redraws=0, stop_below=0.0)
         if case["attack"] == "dlg"
-        else InvertingGradients(iterations=case["steps"], total_variation=0.06, signed=case["net"] == "cnn4")
+        else InvertingGradients(iterations=case["steps"], total_variation=0.06)
     )
     turns.run(lambda: run_attack(attack, problem, case["seed"]))
 

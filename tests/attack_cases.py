@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.method import LocalTraining
 

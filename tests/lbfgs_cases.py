@@ -44,7 +44,7 @@ def with_gradient(function):
 
 
 CASES = {
-    "rosenbrock": (rosenbrock, ROSENBROCK_STARTS, 0.2),
-    "quadratic": (quadratic, torch.linspace(-1, 2, 30, dtype=torch.float64).view(3, 10), 1.0),
-    "gradient matching": (gradient_matching, torch.linspace(0, 1, 24, dtype=torch.float64).view(4, 6).sin(), 1.0),
+    "rosenbrock": (rosenbrock, ROSENBROCK_STARTS),
+    "quadratic": (quadratic, torch.linspace(-1, 2, 30, dtype=torch.float64).view(3, 10)),
+    "gradient matching": (gradient_matching, torch.linspace(0, 1, 24, dtype=torch.float64).view(4, 6).sin()),
 }

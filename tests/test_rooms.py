@@ -57,14 +57,14 @@ BUDGET: dict[str, int] = {
     "federation": 2193,
     "methods": 3036,
     "defenses": 1861,
-    "attacks": 12779,
+    "attacks": 12213,
     "scoring": 5311,
     "claims": 203,
     "pages": 3610,
     "experiment": 5851,
     "cli": 1095,
-    "pipeline": 1242,
-    "sources": 3073,
+    "pipeline": 1241,
+    "sources": 3072,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

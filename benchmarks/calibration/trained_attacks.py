@@ -46,7 +46,7 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.priors.denoiser import DenoiserTraining
+from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.experiment.federation_settings import attacker_by_default, named_config
 from fedpriv.experiment.named_code import named_code
 from fedpriv.experiment.study.written import parse_entry

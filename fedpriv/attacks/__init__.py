@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import Registry
@@ -62,11 +61,8 @@ def default_suite(target: str) -> tuple[str, ...]:
     Raises:
         UserError: when there is no such kind.
     """
-    return tuple(name for name in attacks_for(target) if not _only_by_name(ATTACKS.load(name), target))
-
-
-def _only_by_name(attack: Any, target: str) -> bool:
-    return getattr(attack, "only_by_name", False) or target in getattr(attack, "only_by_name_on", ())
+    attacks = {name: ATTACKS.load(name) for name in attacks_for(target)}
+    return tuple(name for name, made in attacks.items() if not (made.only_by_name or target in made.only_by_name_on))
 
 
 def is_attacked(target: str) -> bool:
@@ -92,10 +88,9 @@ def refuse_unknown_target(target: object) -> None:
 def target_names() -> tuple[str, ...]:
     """Return the kinds of payload that are attacked, or that tell all in clear."""
     from fedpriv.wire.kinds import IN_CLEAR
-
-    attacked = {kind for attack in ATTACKS.load_all().values() for kind in attack.targets}
     from fedpriv.wire.payload import DECLARED
 
+    attacked = {kind for attack in ATTACKS.load_all().values() for kind in attack.targets}
     return tuple(kind for kind in DECLARED if kind in attacked or kind in IN_CLEAR)
 
 
@@ -103,6 +98,5 @@ def told_in_clear(target: str) -> str:
     """Return why a kind of payload needs no attack; empty where it may."""
     from fedpriv.wire.kinds import IN_CLEAR
 
-    if target not in IN_CLEAR:
-        return ""
-    return "this upload is the client's label histogram itself, in clear: there is nothing left to infer from it"
+    clear = "this upload is the client's label histogram itself, in clear: there is nothing left to infer from it"
+    return clear if target in IN_CLEAR else ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from inspect import isabstract
-from typing import ClassVar, Literal, TypedDict, Unpack, final, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -27,13 +27,16 @@ from fedpriv.attacks.observation import (
     ThreatModel,
     Unit,
 )
-from fedpriv.attacks.trained import Trained
 from fedpriv.util.compute import Numerics
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT
 from fedpriv.wire.kinds import Kinds
 
 CPU = torch.device("cpu")
+
+T = TypeVar("T")
+
+_FEW = 2**20  # numbers in rows that are kept: 4 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +90,49 @@ class Declared(ABC):
         return ""
 
 
+class Same:
+    """A key that equals another of the very same object (a tensor, an extractor), and keeps the object alive."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        """True for the same object."""
+        return isinstance(other, Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        """Hash of the identity."""
+        return hash(id(self._value))
+
+
+class Trained:
+    """Networks of the attacker's own, and rows, by all that determines them; one object serves all attacks on a run."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, object] = {}
+
+    def get(self, key: Hashable, train: Callable[[], T]) -> T:
+        """Return the network of a key, which is all that the result depends on, training it the first time."""
+        if key not in self._kept:
+            self._kept[key] = train()
+        return cast(T, self._kept[key])
+
+    def rows(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """Return rows of a key; many numbers (over 2^20) are not kept, and computed each time."""
+        result = cast(Tensor, self._kept[key]) if key in self._kept else compute()
+        if result.numel() <= _FEW:
+            self._kept[key] = result
+        return result
+
+
 @dataclass(frozen=True)
 class AttackProblem:
     """The problem of one call of an attack, and the circumstances of its computation.
 
     Attributes:
         observations: what the server saw.
-        knowledge: card and grants.
         targets: T targets, which point into the observations.
         seed: the run's; every row derives its own generator from it.
-        device: where to compute.
         chunk_rows: rows at a time; None chooses one by memory. Results depend on it in the last digits only.
         progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
@@ -119,18 +155,6 @@ class AttackProblem:
     def clients(self) -> list[int]:
         """The clients of the targets, ascending."""
         return sorted({target.client for target in self.targets})
-
-
-class Computing(TypedDict, total=False):
-    """Fields of :class:`AttackProblem`, by name."""
-
-    seed: int
-    device: torch.device
-    chunk_rows: int | None
-    progress: Progress | None
-    trained: Trained
-    say: Callable[[str], None]
-    numerics: Numerics
 
 
 Objective = Callable[[Tensor], Tensor]
@@ -157,9 +181,9 @@ class Attack(Declared):
         targets: tuple[TargetId, ...],
         *,
         kind: str | None = None,
-        **computing: Unpack[Computing],
+        **computing: Any,
     ) -> Reconstruction:
-        """Attack at least one target; ``kind`` is that of the upload, ``computing`` as of :class:`Computing`.
+        """Attack at least one target; ``kind`` is that of the upload, ``computing`` the fields of :class:`AttackProblem`.
 
         Raises:
             UserError: when the card lacks a grant, the knowledge lacks what the card grants, there is no target, a target is
@@ -202,18 +226,19 @@ class Attack(Declared):
 
 def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackProblem) -> None:
     """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""
-    targets, shape = len(problem.targets), problem.knowledge.image_shape
+    targets = len(problem.targets)
     guesses, restarts = reconstruction.images.shape[1:2], reconstruction.objective.shape[1:2]
-    expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
-        "images": (reconstruction.images, (targets, *guesses, *shape)),
-        "objective": (reconstruction.objective, (targets, *restarts)),
-        "chosen": (reconstruction.chosen, (targets,)),
-        "labels": (reconstruction.labels, (targets, *guesses)),
-        "converged": (reconstruction.converged, (targets,)),
+    expected = {
+        "images": (targets, *guesses, *problem.knowledge.image_shape),
+        "objective": (targets, *restarts),
+        "chosen": (targets,),
+        "labels": (targets, *guesses),
+        "converged": (targets,),
     }
-    for field_name, (values, wanted) in expected.items():
-        if tuple(values.shape) != wanted:
-            raise UserError(f"attack {name!r} returned {field_name} of shape {tuple(values.shape)}; expected {wanted}")
+    for field_name, wanted in expected.items():
+        shape = tuple(getattr(reconstruction, field_name).shape)
+        if shape != wanted:
+            raise UserError(f"attack {name!r} returned {field_name} of shape {shape}; expected {wanted}")
     if reconstruction.targets != problem.targets:
         raise UserError(f"attack {name!r} returned other targets than it was given")
     if not bool(reconstruction.images.isfinite().all()):

@@ -255,10 +255,8 @@ class Reconstruction:
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""
-        moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
-        optional = {name: getattr(self, name) for name in ("features", "fits", "distance", "directions")}
-        there: dict[str, Any] = {name: item.detach().cpu() for name, item in optional.items() if item is not None}
-        return replace(self, **moved, converged=self.converged.detach().cpu(), **there)
+        values: dict[str, Any] = {name: item for name, item in vars(self).items() if isinstance(item, Tensor)}
+        return replace(self, **{name: item.detach().cpu() for name, item in values.items()})
 
 
 Progress = Callable[[int, int], None]
@@ -270,12 +268,7 @@ Unit = Literal["upload", "class", "row"]
 
 
 class Stages:
-    """The stages of a search, one after another, with one progress.
-
-    Args:
-        report: called with (units done, units planned) of all stages together; None for nobody.
-        units: the work of each stage, in one measure.
-    """
+    """The stages of a search, one after another, with one progress: ``units`` are the work of each, in one measure."""
 
     def __init__(self, report: Progress | None, units: Sequence[int]) -> None:
         self._report, self._units = report, list(units)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared
+from fedpriv.attacks.contract import AttackProblem, Declared, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.pages.grid import grid_png
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.premise import premise_of

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, Declared
+from fedpriv.attacks.contract import Attack, Declared, Same, Trained
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, TargetId, ThreatModel
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source

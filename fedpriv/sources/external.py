@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Raw

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others
 from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.wire.kinds import HEADS, MIXTURES, SEPARATE, VECTORS

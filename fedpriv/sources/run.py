@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.defenses import build_defenses

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel, Unit
-from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.truth import Holdings, Pool, Truth

@@ -6,7 +6,7 @@ from compare import expect_close
 from gradient_cases import CPU, RATE, images_and_labels, knowledge_of, psnr, sigmoid_net
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation, mixtures_of, unmixed
+from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation, unmixed
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.defenses.local_steps import Mixup, mixed_step
 from fedpriv.federation.defense import Work
@@ -59,10 +59,7 @@ def test_an_update_of_noise_leads_to_none_of_the_images():
 
 
 def test_unmixing_by_hand():
-    # Weights 3:1 and 1:3 of images 0.9 and 0.1 make mixtures 0.7 and 0.3.
-    own = float(torch.tensor(3.0).log()) - 1.0  # beside the logit that every own part has ahead
-    mixtures, weights = mixtures_of(torch.tensor([[0.2, -0.2, own, 0.0, 0.0, own]]), (2, 1, 1, 1), 1.0)
-    expect_close(weights, torch.tensor([[[0.75, 0.25], [0.25, 0.75]]]))
+    mixtures, weights = torch.tensor([0.7, 0.3]).view(1, 2, 1, 1, 1), torch.tensor([[[0.75, 0.25], [0.25, 0.75]]])
     expect_close(unmixed(mixtures, weights).flatten(), torch.tensor([0.9, 0.1]), atol=1e-5)
-    equal = mixtures_of(torch.tensor([[0.2, 0.2, -1.0, 0.0, 0.0, -1.0]]), (2, 1, 1, 1), 1.0)  # halves of each
-    expect_close(unmixed(*equal).flatten(), torch.tensor([0.7, 0.7]), atol=1e-5)  # no more than the mean is known
+    halves = torch.full((1, 2, 2), 0.5)  # of each: no more than the mean is known
+    expect_close(unmixed(torch.full_like(mixtures, 0.7), halves).flatten(), torch.tensor([0.7, 0.7]), atol=1e-5)

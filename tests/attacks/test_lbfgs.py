@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import pytest
 import torch
 from lbfgs_cases import CASES, ROSENBROCK_STARTS, quadratic, rosenbrock, with_gradient
+from looped import each
 
 from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 
@@ -12,15 +12,7 @@ from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 def alone(function, start, row, settings):
     """Return the best point that torch comes by with one row."""
     point = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [point],
-        lr=settings.learning_rate,
-        max_iter=settings.inner_steps,
-        history_size=settings.history,
-        tolerance_grad=settings.tolerance_grad,
-        tolerance_change=settings.tolerance_change,
-    )
-
+    optimiser = torch.optim.LBFGS([point], max_iter=settings.inner_steps, history_size=settings.history)
     seen = []
 
     def closure():
@@ -36,12 +28,11 @@ def alone(function, start, row, settings):
     return min(seen, key=lambda pair: pair[0])[1]
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("history", [3, 100])
+@each("name, history", [(name, history) for name in CASES for history in (3, 100)])
 def test_every_row_goes_where_torch_goes_alone(name, history):
-    function, start, learning_rate = CASES[name]
+    function, start = CASES[name]
     for outer in (1, 2, 4):
-        settings = LbfgsSettings(outer_steps=outer, learning_rate=learning_rate, history=history, inner_steps=8)
+        settings = LbfgsSettings(outer_steps=outer, history=history, inner_steps=8)
         found = minimise(with_gradient(function), start, settings)
         for row in range(len(start)):
             expected = alone(function, start[row], row, settings)
@@ -49,7 +40,7 @@ def test_every_row_goes_where_torch_goes_alone(name, history):
 
 
 def test_rows_do_not_depend_on_their_company():
-    settings = LbfgsSettings(outer_steps=4, learning_rate=0.2)
+    settings = LbfgsSettings(outer_steps=4)
     together = minimise(with_gradient(rosenbrock), ROSENBROCK_STARTS, settings)
     for row in range(len(ROSENBROCK_STARTS)):
         single = minimise(with_gradient(rosenbrock), ROSENBROCK_STARTS[row : row + 1], settings)
@@ -58,7 +49,7 @@ def test_rows_do_not_depend_on_their_company():
 
 
 def test_the_loss_is_that_of_the_best_point():
-    function, start, _ = CASES["gradient matching"]
+    function, start = CASES["gradient matching"]
     found = minimise(with_gradient(function), start, LbfgsSettings(outer_steps=3, inner_steps=5))
     torch.testing.assert_close(function(found.best, torch.arange(len(start))), found.loss)
 
@@ -67,7 +58,7 @@ def test_a_row_that_is_not_finite_ends_without_harming_the_others():
     def partly_bad(points, rows):
         return torch.where(rows == 1, torch.nan, quadratic(points, rows))
 
-    _, start, _ = CASES["quadratic"]
+    _, start = CASES["quadratic"]
     found = minimise(with_gradient(partly_bad), start, LbfgsSettings(outer_steps=10))
     assert found.loss[1] == torch.inf
     assert found.evaluations[1] == 1
@@ -80,7 +71,7 @@ def test_a_stuck_row_is_not_evaluated_again():
 
 
 def test_rows_below_the_goal_stop():
-    _, start, _ = CASES["quadratic"]
+    _, start = CASES["quadratic"]
     goal = torch.tensor([1.0, 0.0, 0.01], dtype=torch.float64)
     with_goal = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10), goal)
     without = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10))
@@ -95,7 +86,7 @@ def test_a_row_that_gets_nowhere_is_given_up_and_others_are_not():
         return torch.where(rows == 0, flat, points.pow(4).sum(1))
 
     start = torch.linspace(1, 2, 6, dtype=torch.float64).expand(2, 6).clone()
-    settings = LbfgsSettings(outer_steps=30, learning_rate=0.2, inner_steps=4)
+    settings = LbfgsSettings(outer_steps=30, inner_steps=4)
     patient = minimise(with_gradient(one_is_flat), start, settings)
     found = minimise(with_gradient(one_is_flat), start, dataclasses.replace(settings, patience=3))
     assert found.evaluations[0] < 0.5 * patient.evaluations[0]

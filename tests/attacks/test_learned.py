@@ -8,18 +8,13 @@ from compare import expect_same
 from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
 from torch import nn
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.denoiser import (
-    DenoiserTraining,
-    LearnedSettings,
-    strangeness,
-    train_denoiser,
-)
-from fedpriv.attacks.trained import Trained
+from fedpriv.attacks.priors.pixels import DenoiserTraining, LearnedSettings, strangeness, train_denoiser
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.util.errors import UserError
@@ -127,7 +122,7 @@ def gradients(images, labels, observations=None):
     own, _ = images_and_labels(104)
     known = replace(known, card=replace(known.card, attacker_data="same_domain"), public_images=own[4:])
     seen = clients(model, images, labels) if observations is None else observations
-    attack = InvertingGradients(iterations=200, denoiser=QUICK, total_variation=0.002, signed=False, prior="learned")
+    attack = InvertingGradients(iterations=200, denoiser=QUICK, total_variation=0.002, prior="learned")
     return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU)
 
 

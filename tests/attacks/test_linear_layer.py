@@ -6,16 +6,14 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.algebra.low_rank import compress, recover
+from fedpriv.attacks.gradients.layers import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.separated_batch import LayerInputs, as_affine, first_linear
-from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.update import labels_through_head, local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Extractor, LowRankModel, Model
 
 CPU = torch.device("cpu")
@@ -148,42 +146,14 @@ def test_behind_convolutions_the_representation_is_exact_and_its_image_follows()
     assert psnr(found.images[0], images).min() > psnr(torch.full((1, *SHAPE), 0.5), images).min() + 3
 
 
-def test_separation_finds_the_columns_themselves():
-    draw = torch.Generator().manual_seed(2)
-    errors = torch.randn(60, 4, generator=draw, dtype=torch.float64)
-    errors = errors * (torch.rand(60, 4, generator=draw) < 0.5)
-    inputs = torch.rand(4, 20, generator=draw, dtype=torch.float64)
-    weight, bias = errors @ inputs, errors.sum(1)
-    found = separate(weight, bias, 4, generator(0))
-    order = torch.cdist(found.errors.T, errors.T).argmin(1)
-    assert sorted(order.tolist()) == [0, 1, 2, 3]
-    torch.testing.assert_close(found.errors, errors[:, order], rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(inputs_of(found.errors, weight), inputs[order], rtol=1e-6, atol=1e-8)
-    assert found.attested == 4
-
-
-def test_outputs_that_one_image_alone_touched_are_found_by_their_agreement():
-    draw = torch.Generator().manual_seed(3)
-    inputs = torch.rand(3, 20, generator=draw)
-    errors = torch.zeros(9, 3)
-    errors[0:3, 0], errors[3:5, 1] = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([1.0, 3.0])
-    errors[5:8] = torch.randn(3, 3, generator=draw)  # mixtures; the last output was touched by none
-    found = lone_inputs(errors @ inputs, errors.sum(1))
-    torch.testing.assert_close(found[:2], inputs[:2].double(), rtol=1e-4, atol=1e-5)
-    assert len(found) == 5
-
-
 def test_the_layer_that_takes_the_pixels_is_recognised():
     model = network()
     weights = dict(model.named_parameters())
     affine = as_affine(LayerInputs(model, weights, "extractor.1", CPU), SHAPE, CPU)
-    assert (affine.scale, affine.shift) == pytest.approx((2.0, -1.0))
-    assert as_affine(LayerInputs(model, weights, "extractor.3", CPU), SHAPE, CPU) is None
+    assert affine == pytest.approx((2.0, -1.0))
     convolutions = network("small-cnn")
-    assert (
-        as_affine(LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", CPU), SHAPE, CPU)
-        is None
-    )
+    for other, layer in ((model, "extractor.3"), (convolutions, "extractor.7")):
+        assert as_affine(LayerInputs(other, dict(other.named_parameters()), layer, CPU), SHAPE, CPU) is None
 
 
 def test_networks_without_such_a_layer_are_refused():

@@ -75,7 +75,7 @@ def fitted(device, name, iterations, tick=lambda step: None, recorded=True):
 def test_nothing_in_the_loop_waits_for_the_device(name, recorded):
     def tick(step):
         # What is made once is made in the first steps, as a recording is; the last one is followed by the end, which reads.
-        torch.cuda.set_sync_debug_mode("error" if 3 + recorded <= step < 29 else "default")
+        torch.cuda.set_sync_debug_mode("error" if 2 + recorded <= step < 29 else "default")
 
     try:
         assert fitted(CUDA, name, 30, tick, recorded).iterations == 30
@@ -96,9 +96,8 @@ def test_a_gpu_finds_what_a_cpu_finds(name, ways, monkeypatch):
 
 GRADIENT_ATTACKS = [
     DeepLeakage(outer_steps=40),
-    InvertingGradients(iterations=400, total_variation=1e-3, signed=False),
+    InvertingGradients(iterations=400, total_variation=1e-3),
     InvertingGradients(iterations=400),
-    InvertingGradients(iterations=100, total_variation=0.1, signed=True),
     GradientDip(iterations=60),
     LinearLayer(),
 ]
@@ -133,9 +132,9 @@ def replays(monkeypatch):
     return lambda: [loop.replays for loop in loops]
 
 
-@pytest.mark.parametrize(("name", "number"), [("dip", 38), ("pixels", 38), ("spectrum", 32)])
+@pytest.mark.parametrize(("name", "number"), [("dip", 39), ("pixels", 39), ("spectrum", 36)])
 def test_a_search_that_is_replayed_finds_the_same_in_every_bit(name, number, replays):
-    """Two steps of a kind come first; in a spectrum there are four kinds, by the weight of penalties."""
+    """A step of a kind comes first; in a spectrum there are four kinds, by the weight of penalties."""
     found, plain = fitted(CUDA, name, 40), fitted(CUDA, name, 40, recorded=False)
     assert replays() == [number, 0]
     assert torch.equal(found.images, plain.images)

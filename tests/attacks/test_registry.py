@@ -64,10 +64,9 @@ def test_every_number_has_a_least_value(name):
     [
         ("dip", {"average": 1}, "average: input should be less than 1, got 1"),
         ("joint", {"average": -3}, "average: input should be greater than or equal to 0, got -3"),
-        ("dlg", {"spread": 0}, "spread: input should be greater than 0, got 0"),
         ("dlg", {"stop_below": -1}, "stop_below: input should be greater than or equal to 0"),
         ("class-inversion", {"tolerance": -0.1}, "tolerance: input should be greater than or equal to 0"),
-        ("dip", {"generator": {"kernel": 4}}, "kernel: predicate '?odd'? failed, got 4"),
+        ("dip", {"generator": {"skip": 0}}, "skip: input should be greater than or equal to 1, got 0"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(name, options, complaint):

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.layers import Known, LayerInputs
 from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.row_gradients import RowGradients, cosine_distance, formed
-from fedpriv.attacks.gradients.separated_batch import Known, LayerInputs
 from fedpriv.attacks.gradients.update import LocalStep, StepModel
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.models import MODELS, default_width

@@ -7,8 +7,8 @@ import torch
 from compare import expect_close, expect_same
 from federations import small, trained_small
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model

@@ -7,8 +7,9 @@ import torch
 from federations import CPU, small, trained_small
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.matching import Matcher, one_hot
+from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.step_attack import read_problem
+from fedpriv.attacks.gradients.update import one_hot
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case

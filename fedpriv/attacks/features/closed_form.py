@@ -33,7 +33,7 @@ from torch import Tensor
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import ClassMeans, Recovered, RecoverThenInvert, recovered_means
-from fedpriv.attacks.gradients.head_equations import members_of_head
+from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation

@@ -18,14 +18,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.features.base import INVERSIONS, make_inversion
 from fedpriv.attacks.inputs.extractors import require_extractors
 from fedpriv.attacks.inputs.targets import observation_of, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import REFINED
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Rehearsal, ThreatModel
-from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import SEPARATE

@@ -26,7 +26,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.matrices import least_squares_in_simplex
-from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.contract import AttackProblem, Trained
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.features.posterior import (
     ANY_DRIFT,
@@ -41,7 +41,6 @@ from fedpriv.attacks.features.posterior import (
 from fedpriv.attacks.inputs.extractors import represent
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
-from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MIXTURES

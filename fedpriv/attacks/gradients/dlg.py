@@ -8,100 +8,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Objective
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved
-from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, minimise
+from fedpriv.attacks.search.candidates import Row, Solved, Tick
+from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, bytes_of_history, minimise
 from fedpriv.wire.kinds import WHOLE
 
-_FIRST_GAIN = 0.1
-"""A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
-
-_WIDTHS = 4
-"""Number of widths of start, each twice the one before: starts near mid-grey are much alike."""
-
-LEAST = 0.01
-"""Share of the largest singular value of mixing weights below which one is taken for zero."""
-
-_OWN = 1.0
-"""Logit by which an image's own part in its mixture begins ahead of the others' parts."""
+_FIRST_GAIN = 0.1  # a start is redrawn unless the first call of the optimiser brings the loss below this share
+_WIDTHS = 4  # widths of start, each twice the one before: starts near mid-grey are much alike
+_SPREAD, _MIXED_SPREAD = 0.05, 0.1  # standard deviation of the first start's pixels around mid-grey, and of mixtures
+_LEAST = 0.01  # share of the largest singular value of mixing weights below which one is taken for zero
+_OWN = 1.0  # logit by which an image's own part in its mixture begins ahead of the others' parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LbfgsMatching(GradientMatching):
-    """Gradient matching by L-BFGS in the squared L2 distance, without a prior.
+class DeepLeakage(GradientMatching):
+    """Search for images as they are by L-BFGS in the squared L2 distance, without a prior and without clamping on the way.
+
+    A target is an upload as a whole; its images are the n of the batch, in no particular order.
+
+    Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
+    stalls. The variables are ``u ~ N(0, 1)``, which scales its first steps too, with ``x = 0.5 + 0.05 u``, or with ``u``
+    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectral`), whose first steps are coarse.
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
-    """
-
-    outer_steps: Annotated[int, Ge(1)] = 100
-    stop_below: Annotated[float, Ge(0)] = 1e-9
-
-    budget = "outer_steps"
-
-    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of two histories of 100 vectors."""
-        count = updates.labels.shape[1]
-        return 4 * 200 * count * (math.prod(problem.knowledge.image_shape) + max(count, problem.knowledge.n_classes))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeepLeakage(_LbfgsMatching):
-    """Search for images as they are, without clamping on the way.
-
-    A target is an upload as a whole; its images are the n of the batch, in no particular order.
-
-    Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
-    stalls. The variables are ``u ~ N(0, 1)``, which scales its first steps too, with ``x = 0.5 + spread u``, or with ``u``
-    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectral`), whose first steps are coarse.
-
-    Attributes:
         patience: a row is finished when so many calls together took less than a tenth off its distance. Smooth networks
             lose half of it in as many; behind kinks a search ends where it is stuck.
         redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
             twice as wide as the one before, four times in all, then begins anew.
-        spread: standard deviation of the first start's pixels around mid-grey.
         coordinates: ``spectrum`` or ``pixels``, as in the paper. What is least is the same, the way to it another.
         labels: ``auto`` takes given labels or infers them from the last layer; ``joint`` optimises soft labels together with
             the images, as DLG does.
-        apart: whether the images of a step are separated first, where a fully connected layer or the head lets them: then
-            each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
     """
 
+    outer_steps: Annotated[int, Ge(1)] = 100
+    stop_below: Annotated[float, Ge(0)] = 1e-9
     patience: Annotated[int, Ge(1)] = 10
     redraws: Annotated[int, Ge(0)] = 8
-    spread: Annotated[float, Gt(0)] = 0.05
     coordinates: Literal["spectrum", "pixels"] = "spectrum"
     labels: Literal["auto", "joint"] = "auto"
-    apart: bool = True
 
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
-    version = 5
+    version = 6
+    budget = "outer_steps"
 
     @property
     def labels_known(self) -> bool:
         """False where labels are found together with the images."""
         return self.labels != "joint"
 
-    @property
-    def separates_batches(self) -> bool:
-        """As asked for."""
-        return self.apart
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of the history of L-BFGS."""
+        pixels = math.prod(problem.knowledge.image_shape)
+        return bytes_of_history(updates.labels.shape[1] * (pixels + problem.knowledge.n_classes))
 
     def solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
@@ -110,14 +84,13 @@ class DeepLeakage(_LbfgsMatching):
         n_classes, joint = problem.knowledge.n_classes, not self.labels_known
         steps, counts, labels = updates.of(rows)
         shape = (labels.shape[1], *problem.knowledge.image_shape)
-        pixels = math.prod(shape)
-        spectrum = None
+        pixels, spectrum = math.prod(shape), None
         if self.coordinates == "spectrum":
             spectrum = general_spectrum(problem.knowledge.image_shape).to(labels.device)
 
         def images_of(points: Tensor) -> Tensor:
             wide = points[:, :pixels].reshape(-1, *shape)
-            return 0.5 + self.spread * (wide if spectrum is None else spectrum.images(wide) / PIXEL)
+            return 0.5 + _SPREAD * (wide if spectrum is None else spectrum.images(wide) / PIXEL)
 
         def logits_of(points: Tensor) -> Tensor:
             return points[:, pixels:].reshape(-1, shape[0], n_classes)
@@ -127,12 +100,10 @@ class DeepLeakage(_LbfgsMatching):
             lambda points, which: (images_of(points), logits_of(points).softmax(2) if known is None else known[which])
         )
         settings = LbfgsSettings(self.outer_steps, patience=self.patience)
-        scale = square_norms(steps)
-        generators = [row.generator(problem.seed) for row in rows]
-        width = pixels + (shape[0] * n_classes if joint else 0)
-        start, spent = self._start(evaluate, width, generators, settings, labels.device)
+        scale, width = square_norms(steps), pixels + (shape[0] * n_classes if joint else 0)
+        start, spent = self._start(evaluate, width, [row.generator(problem.seed) for row in rows], labels.device)
         result = minimise(evaluate, start, settings, scale * self.stop_below, tick)
-        inside = (images_of(result.best).clamp(0, 1) - 0.5) / self.spread
+        inside = (images_of(result.best).clamp(0, 1) - 0.5) / _SPREAD
         nearest = (inside if spectrum is None else spectrum.points(inside) * PIXEL).flatten(1)
         best = torch.cat([nearest, result.best[:, pixels:]], 1)
         loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
@@ -146,12 +117,7 @@ class DeepLeakage(_LbfgsMatching):
         )
 
     def _start(
-        self,
-        evaluate: Evaluate,
-        width: int,
-        generators: Sequence[torch.Generator],
-        settings: LbfgsSettings,
-        device: torch.device,
+        self, evaluate: Evaluate, width: int, generators: Sequence[torch.Generator], device: torch.device
     ) -> tuple[Tensor, Tensor]:
         """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere.
 
@@ -166,9 +132,8 @@ class DeepLeakage(_LbfgsMatching):
             start[pending] = torch.stack(drawn).to(device)
             if not self.redraws:
                 break
-
             before, _ = evaluate(start[pending], pending)
-            after = minimise(evaluate, start[pending], replace(settings, outer_steps=1), numbers=pending)
+            after = minimise(evaluate, start[pending], LbfgsSettings(1, patience=self.patience), numbers=pending)
             spent[pending] += 1 + after.evaluations
             pending = pending[~(after.loss <= _FIRST_GAIN * before)]
             if not len(pending):
@@ -177,8 +142,8 @@ class DeepLeakage(_LbfgsMatching):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureSeparation(_LbfgsMatching):
-    """Search for a batch's images together with the weights by which mixup mixed them.
+class MixtureSeparation(GradientMatching):
+    """Search for a batch's images together with the weights by which mixup mixed them, by L-BFGS in the squared distance.
 
     A client that trains on mixtures X' = M X of images, with the loss weighted alike, sends the gradient
     of (M X, M Y) with one-hot labels Y, so that soft labels tell M wherever images have different classes:
@@ -187,18 +152,26 @@ class MixtureSeparation(_LbfgsMatching):
     here. A target is an upload as a whole; its images are those of its step, before they were mixed.
 
     Attributes:
-        spread: standard deviation of the start around mid-grey.
+        outer_steps: calls of L-BFGS, 20 steps each.
+        stop_below: as of ``dlg``.
     """
 
+    outer_steps: Annotated[int, Ge(1)] = 100
     restarts: Annotated[int, Ge(1)] = 4
-    spread: Annotated[float, Gt(0)] = 0.1
     stop_below: Annotated[float, Ge(0)] = 1e-10
+    apart: bool = False
 
     name = "demix"
     summary = "a batch's images and the weights by which they were mixed, by equal gradients"
     targets = WHOLE
     only_by_name = True
     needs = Needs(labels=("given",), batch=True)
+    budget = "outer_steps"
+
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of the history of L-BFGS."""
+        count = updates.labels.shape[1]
+        return bytes_of_history(count * (math.prod(problem.knowledge.image_shape) + count))
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return None: images alone, without their weights, lead to no update."""
@@ -213,16 +186,15 @@ class MixtureSeparation(_LbfgsMatching):
         shape = (labels.shape[1], *problem.knowledge.image_shape)
 
         def shown(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-            images, weights = mixtures_of(points, shape, self.spread)
+            images, weights = _mixtures_of(points, shape)
             return images, weights @ known[which]
 
         width = math.prod(shape) + shape[0] ** 2
         draws = torch.stack([torch.randn(width, generator=row.generator(problem.seed)) for row in rows])
+        settings = LbfgsSettings(self.outer_steps)
         evaluate = matcher.against(steps, counts).descent(shown)
-        result = minimise(
-            evaluate, draws.to(labels.device), LbfgsSettings(self.outer_steps), scale * self.stop_below, tick
-        )
-        images = unmixed(*mixtures_of(result.best, shape, self.spread))
+        result = minimise(evaluate, draws.to(labels.device), settings, scale * self.stop_below, tick)
+        images = unmixed(*_mixtures_of(result.best, shape))
         return Solved(
             images=updates.shown(rows, images.clamp(0, 1)),
             objective=result.loss / scale,
@@ -233,15 +205,15 @@ class MixtureSeparation(_LbfgsMatching):
         )
 
 
-def mixtures_of(points: Tensor, shape: tuple[int, ...], spread: float) -> tuple[Tensor, Tensor]:
+def _mixtures_of(points: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mixtures ``(N, n, c, h, w)`` and the weights ``(N, n, n)`` by which they were mixed, of points ``(N, D)``."""
     count, pixels = shape[0], math.prod(shape)
-    images = 0.5 + spread * points[:, :pixels].reshape(len(points), *shape)
+    images = 0.5 + _MIXED_SPREAD * points[:, :pixels].reshape(len(points), *shape)
     logits = points[:, pixels:].reshape(len(points), count, count)
     return images, (logits + _OWN * torch.eye(count, device=points.device)).softmax(2)
 
 
 def unmixed(mixtures: Tensor, weights: Tensor) -> Tensor:
     """Return the images ``(N, n, c, h, w)`` that weights ``(N, n, n)`` mixed."""
-    inverse = torch.linalg.pinv(weights.double(), rtol=LEAST).to(mixtures)
+    inverse = torch.linalg.pinv(weights.double(), rtol=_LEAST).to(mixtures)
     return 0.5 + torch.einsum("nij,njchw->nichw", inverse, mixtures - 0.5)

@@ -12,124 +12,71 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.matching import Matcher, Matching
-from fedpriv.attacks.gradients.presets import (
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.search import (
+    AdamSearch,
     NetworkKind,
     SearchConfig,
     TargetInfo,
+    absolute_variation,
     choose_configs,
     choose_framed_configs,
+    optimise_by_lbfgs,
 )
-from fedpriv.attacks.gradients.search import AdamSearch, absolute_variation, optimise_by_lbfgs
-from fedpriv.attacks.gradients.separated_batch import Known
-from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.inputs.updates import HEAD
 from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.priors.denoiser import DenoiserTraining, own_denoiser, strangeness
 from fedpriv.attacks.priors.dip import DeepImagePrior
+from fedpriv.attacks.priors.pixels import DenoiserTraining, own_denoiser, strangeness
 from fedpriv.attacks.priors.spectral import frame_of, has_own_images
-from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, joined
-from fedpriv.attacks.search.halving import climb, ladder
+from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, fit_rows, joined, ladder
+from fedpriv.attacks.search.lbfgs import bytes_of_history
 from fedpriv.util.seeds import Last
 
-_TRIAL, _LEAST = 0.2, 12
-"""Share of the iterations in which it is found out which row goes on; iterations of a row in which anything can be seen."""
-
-_START, _NEAR = 0.2, 0.1
-"""Noise of the start: in pixels in the unit of the learning rate, and in a frame in standard deviations."""
-
-_FLAT = 0.02
-"""Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
-
-_INPUTS, _IN_FULL, _AT_HEAD = 0.3, 3, 10.0
-"""Weight of the relative squared distance of what went into a layer; images from which on it weighs in full (of fewer, in
-proportion); and times it weighs at the head."""
-
-_CONVERGED = 1e-3
-"""Distance below which a row has converged."""
+_TRIAL, _LEAST = 0.2, 12  # share of the iterations that choose the row that goes on; iterations that show anything
+_START, _NEAR = 0.2, 0.1  # noise of the start: in pixels, of a unit of the learning rate; in a frame, of deviations
+_FLAT = 0.02  # mean difference of neighbouring pixels below which an image is hardly smoother for differing less
+_STRANGE = 0.1  # weight of what the denoiser changes, beside total variation, with which it is weighted
+_CONVERGED = 1e-3  # distance below which a row has converged
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectionMatching(GradientMatching):
-    """Gradient matching in the cosine distance.
-
-    Attributes:
-        statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
-            has batch norms and the card grants statistics; added to the distance. 0 leaves them out.
-        apart: whether the images of a step are separated first, where a fully connected layer lets them: then each is asked
-            for its own share of the update (:mod:`fedpriv.attacks.gradients.separated_batch`).
-    """
-
-    statistics_weight: Annotated[float, Ge(0)] = 0.01
-    apart: bool = True
-
-    budget = "iterations"
-
-    @property
-    def separates_batches(self) -> bool:
-        """As asked for."""
-        return self.apart
-
-    def matching(self, updates: StepProblem, matcher: Matcher, rows: Sequence[Row]) -> Matching:
-        """Return the comparison of candidates with their targets, and with what else is known of their images."""
-        steps, counts, _ = updates.of(rows)
-        known: list[tuple[Known, float] | None] = []
-        for row, step, count in zip(rows, steps, counts, strict=True):
-            separated = updates.apart[row.position]
-            weight = _INPUTS * min(1.0, count / _IN_FULL)
-            if step.readout.startswith(HEAD.removesuffix(".")):
-                weight *= _AT_HEAD
-            known.append((separated.known, weight) if separated is not None and separated.known is not None else None)
-        kept = updates.statistics and self.statistics_weight
-        statistics = [updates.statistics[row.position] for row in rows] if kept else []
-        return matcher.against(steps, counts, known, statistics, self.statistics_weight)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InvertingGradients(DirectionMatching):
+class InvertingGradients(GradientMatching):
     """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
     A target is searched in several rows, which differ in settings and start; by halves those with the lowest objective go on
-    (:mod:`fedpriv.attacks.search.halving`). Departs from the paper in its coordinates, and in that the weights of what holds
-    images back fall together with the step size. The images of a row are those, among all iterates under the last weight,
-    with the lowest sum of distance and weighted variation. Between rows the product of distance and squared variation
+    (:func:`fedpriv.attacks.search.candidates.climb`). Departs from the paper in its coordinates, and in that the weights of
+    what holds images back fall together with the step size. The images of a row are those, among all iterates under the last
+    weight, with the lowest sum of distance and weighted variation. Between rows distance times squared variation
     decides, which is the objective reported: it prefers neither noisy images that fit a little better nor smooth ones that
-    fit a little worse.
+    fit a little worse. Signs, step size and what is not named follow from the kind of network, the number of images and the
+    iterations (:func:`fedpriv.attacks.gradients.search.choose_configs`).
 
     Attributes:
         iterations: evaluations of the gradient a target, of all its rows together.
         restarts: starts a target with each setting.
-        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down. ``auto`` sets
-            it by the kind of network, the number of images and the iterations
-            (:func:`fedpriv.attacks.gradients.presets.choose_configs`).
-        learning_rate: first step size of Adam, in standard deviations of images (0.5 of a pixel's range); falls to zero as
-            a cosine does. ``auto`` sets it with the weights.
-        signed: whether Adam is given the gradient's signs only, as in the paper. ``auto`` sets it by the network.
+        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down.
         prior: ``spectrum`` searches in coordinates scaled as images are, around an image that is likely beforehand
             (:mod:`fedpriv.attacks.priors.spectral`). ``variation`` searches pixels under total variation, as the paper does;
-            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.denoiser`).
+            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.pixels`).
             ``auto`` takes the spectrum where it was measured to help, unless ``total_variation`` is given.
-        prior_weight: of what the denoiser changes, beside total variation, with which it is weighted.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
     total_variation: Literal["auto"] | Annotated[float, Ge(0)] = "auto"
-    learning_rate: Literal["auto"] | Annotated[float, Gt(0)] = "auto"
-    signed: Literal["auto"] | bool = "auto"
     prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
-    prior_weight: Annotated[float, Ge(0)] = 0.1
     denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 11
+    version = 12
+    budget = "iterations"
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs, with images to learn on where the prior is to be learned."""
@@ -139,28 +86,21 @@ class InvertingGradients(DirectionMatching):
 
     def configs(self, network: NetworkKind, target: TargetInfo) -> tuple[SearchConfig, ...]:
         """Return the settings of the rows of a target: those that were asked for, else the best known."""
-        plain = self.total_variation == self.signed == self.learning_rate == "auto"
         framed = self.prior == "auto" and self.total_variation == "auto"
         framed = framed and target.gains_by_frame(network, self.iterations)
         best = choose_framed_configs if framed or self.prior == "spectrum" else choose_configs
         known = best(network, target, self.iterations)
-        if not plain:
-            known = tuple(config for config in known if not config.curved)
         if self.prior == "learned":
             known = tuple(config.held_back for config in known)
-        if self.total_variation != "auto":
-            known = (replace(known[0], variation=self.total_variation),)
-        if self.signed != "auto":
-            known = tuple(replace(config, signed=self.signed) for config in known)
-        if self.learning_rate != "auto":
-            known = tuple(replace(config, learning_rate=self.learning_rate) for config in known)
-        return known
+        if self.total_variation == "auto":
+            return known
+        return (replace(next(item for item in known if not item.curved), variation=self.total_variation),)
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where rows are searched by it."""
+        """Estimate the memory of a history of L-BFGS where rows are searched by it."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
         curved = any(config.curved for config in self.configs(network, TargetInfo(1)))
-        return 4 * 200 * updates.labels.shape[1] * math.prod(problem.knowledge.image_shape) if curved else 0
+        return curved * bytes_of_history(updates.labels.shape[1] * math.prod(problem.knowledge.image_shape))
 
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
@@ -208,7 +148,7 @@ class InvertingGradients(DirectionMatching):
     ) -> Solved:
         """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
         start, first = start.to(problem.device), configs[0]
-        matching = self.matching(updates, matcher, rows)
+        matching = updates.matching(matcher, rows)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
         steps, _, labels = updates.of(rows)
         frame = frame_of(problem.knowledge, problem.trained, labels) if first.framed else None
@@ -233,7 +173,7 @@ class InvertingGradients(DirectionMatching):
 
         def penalty(images: Tensor) -> Tensor:
             each = strangeness(images.flatten(0, 1), denoiser, self.denoiser.noise)
-            return self.prior_weight * each.view(images.shape[:2]).mean(1)
+            return _STRANGE * each.view(images.shape[:2]).mean(1)
 
         return penalty
 
@@ -254,7 +194,7 @@ class InvertingGradients(DirectionMatching):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientDip(DipFitting, DirectionMatching):
+class GradientDip(DipFitting, GradientMatching):
     """Gradient matching in the cosine distance over the weights of one generator network an image, by plain Adam."""
 
     iterations: Annotated[int, Ge(1)] = 2000
@@ -263,7 +203,8 @@ class GradientDip(DipFitting, DirectionMatching):
 
     name = "gradient-dip"
     summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
-    version = 6
+    version = 7
+    budget = "iterations"
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row's generator networks."""
@@ -276,7 +217,7 @@ class GradientDip(DipFitting, DirectionMatching):
         knowledge, device = problem.knowledge, problem.device
         _, _, labels = updates.of(rows)
         count = labels.shape[1]
-        matching = self.matching(updates, matcher, rows)
+        matching = updates.matching(matcher, rows)
         probabilities = updates.probabilities(rows, knowledge.n_classes)
 
         @Last

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.separated_batch import (
+from fedpriv.attacks.gradients.layers import (
     LayerInputs,
+    LayerViews,
     as_affine,
     first_linear,
     label_slopes,
@@ -28,18 +29,16 @@ from fedpriv.attacks.gradients.separation import (
     MOST_BY_LABELS,
     LabelSlopes,
     LinearGradient,
-    inputs_of,
-    linear_gradient,
     lone_inputs,
     separate,
 )
 from fedpriv.attacks.gradients.step_attack import moved_besides
-from fedpriv.attacks.gradients.update import LocalStep, batch_facts, equal_weights, infer_labels, private_head
+from fedpriv.attacks.gradients.update import LocalStep, batch_facts, infer_labels, private_head
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Update, read_update
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
-from fedpriv.attacks.search.candidates import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, Tick, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
 from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.util.seeds import Last, generator
@@ -55,14 +54,6 @@ _SUMMED = (
     "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
     "broadcast weights make of an image: the fewer steps, the more this attack says."
 )
-
-
-class Solution(NamedTuple):
-    """One layer's inputs ``(n, k)``, the share of its gradient that they leave unexplained, and whether all is explained."""
-
-    inputs: Tensor
-    unexplained: float
-    sound: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +75,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
-    version = 8
+    version = 9
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"
@@ -92,46 +83,48 @@ class LinearLayer(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover the batch of each target, or refuse a network without such a layer."""
-        knowledge, targets, device = problem.knowledge, problem.targets, problem.device
+        knowledge, device = problem.knowledge, problem.device
         model, facts, updates, layer, views = self._read(problem)
-        results, own_labels = [], []
-        for target, update, own_facts in zip(targets, updates, facts, strict=True):
-            labels_here = _labels(model, knowledge, own_facts, target, update)
-            by_label = _by_label(model, layer, update, labels_here, own_facts, knowledge, target)
+        own_labels, inputs, left_over, sound = [], [], [], []
+        for target, update, own_facts in zip(problem.targets, updates, facts, strict=True):
+            current = _labels(model, knowledge, own_facts, target, update)
+            by_label = _by_label(model, layer, update, current, own_facts, knowledge, target)
             draw = generator(problem.seed, target.round, target.client, "linear-layer")
-            gradient = linear_gradient(update.gradient(own_facts.learning_rate), update.project, layer)
-            results.append(_solve(gradient, len(labels_here), draw, by_label))
-            own_labels.append(labels_here)
+            gradient = LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
+            own_inputs, attested = _solve(gradient, len(current), draw, by_label)
+            left_over.append(gradient.unexplained(own_inputs))
+            sound.append(attested and left_over[-1] < EXPLAINED)
+            # A batch of fewer images shows them again, and again.
+            inputs.append(own_inputs[torch.arange(len(current)) % len(own_inputs)].float())
+            own_labels.append(current)
         most = max(len(group) for group in own_labels)
-        # A batch of fewer images shows them again, and again.
-        shown = [torch.arange(most) % len(selected) for selected in own_labels]
-        labels = torch.stack([current[position] for current, position in zip(own_labels, shown, strict=True)])
-        left_over = torch.tensor([result.unexplained for result in results])
-        sound = torch.tensor([result.sound for result in results])
+        shown = [torch.arange(most) % len(group) for group in own_labels]
+        labels = torch.stack([group[index] for group, index in zip(own_labels, shown, strict=True)])
+        unexplained, converged = torch.tensor(left_over)[:, None], torch.tensor(sound)
         affine = as_affine(views[0], knowledge.image_shape, device)
-        if affine is not None:
-            pixels = [((item.inputs - affine.shift) / affine.scale).clamp(0, 1) for item in results]
-            images = [pixel.unflatten(1, knowledge.image_shape) for pixel in pixels]
-            return Reconstruction(
-                targets=targets,
-                images=torch.stack([image[index] for image, index in zip(images, shown, strict=True)]),
-                objective=left_over[:, None],
-                chosen=torch.zeros(len(targets), dtype=torch.int64),
-                labels=labels,
-                cost=Cost(iterations=1, rows=len(targets)),
-                converged=sound,
+        if affine is None:
+            solved = self._inverted(problem, views, [values.to(device) for values in inputs], labels)
+            return replace(
+                solved,
+                objective=solved.objective + unexplained.to(solved.objective.device),
+                converged=solved.converged & converged.to(solved.converged.device),
             )
-        solved = self._inverted(problem, views, [one.inputs.to(device) for one in results], labels)
-        return replace(
-            solved,
-            objective=solved.objective + left_over[:, None].to(solved.objective.device),
-            converged=solved.converged & sound.to(solved.converged.device),
+        scale, shift = affine
+        pixels = [((values - shift) / scale).clamp(0, 1)[index] for values, index in zip(inputs, shown, strict=True)]
+        return Reconstruction(
+            targets=problem.targets,
+            images=torch.stack(pixels).unflatten(2, knowledge.image_shape),
+            objective=unexplained,
+            chosen=torch.zeros(len(problem.targets), dtype=torch.int64),
+            labels=labels,
+            cost=Cost(iterations=1, rows=len(problem.targets)),
+            converged=converged,
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the share of the layer's gradient that is no combination of what images put into the layer."""
         _, _, updates, layer, views = self._read(problem)
-        gradients = [linear_gradient(update.gradient(1.0), update.project, layer) for update in updates]
+        gradients = [LinearGradient(update.gradient(1.0), update.project, layer) for update in updates]
 
         def of(images: Tensor) -> Tensor:
             with torch.no_grad():
@@ -141,25 +134,15 @@ class LinearLayer(Attack):
         return of
 
     def _read(self, problem: AttackProblem) -> tuple[nn.Module, list[BatchFacts], list[Update], str, list[LayerInputs]]:
-        """Return the architecture, facts and update of each target, the layer, and each target's map to its inputs.
-
-        The map is the same object where weights are equal.
-        """
-        knowledge, device, image_shape = problem.knowledge, problem.device, problem.knowledge.image_shape
+        """Return the architecture, facts and update of each target, the layer, and each target's map to its inputs."""
+        knowledge, image_shape = problem.knowledge, problem.knowledge.image_shape
         known = [batch_facts(self.name, knowledge, target.client) for target in problem.targets]
         model, seen = known[0][0], [observation_of(problem.observations, target) for target in problem.targets]
         shapes = {name: value.shape for name, value in model.named_parameters()}
-        updates = [read_update(item, shapes, device) for item in seen]
+        updates = [read_update(item, shapes, problem.device) for item in seen]
         layer = first_linear(model, image_shape, updates[0].before.keys())
-        made: list[tuple[Update, LayerInputs]] = []
-        views = []
-        for update in updates:
-            view = next((current for other, current in made if equal_weights(other.before, update.before)), None)
-            if view is None:
-                view = LayerInputs(model, update.before, layer, device)
-                made.append((update, view))
-            views.append(view)
-        return model, [facts for _, facts in known], updates, layer, views
+        views = LayerViews(model, problem.device)
+        return model, [facts for _, facts in known], updates, layer, [views.of(layer, item.before) for item in updates]
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words what else moved the layer than its inputs; empty for nothing."""
@@ -183,19 +166,14 @@ class LinearLayer(Attack):
         image_shape, device, count = problem.knowledge.image_shape, problem.device, labels.shape[1]
         schedule = Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4, halvings=_HALVINGS)
 
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+        def solve(rows: Sequence[Row], tick: Tick) -> Solved:
             places = [row.position for row in rows]
             draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
             prior = DeepImagePrior(draws, image_shape, _GENERATOR, device, count)
-            distance = _of_inputs(
-                [views[positions] for positions in places], [inputs[index] for index in places], count
-            )
+            distance = _of_inputs([views[place] for place in places], [inputs[place] for place in places], count)
             result = fit_rows(rows, prior, distance, schedule, tick, count=count, restarts=self.restarts)
-            # A batch of fewer images shows them again, and again.
-            shown = [
-                current[torch.arange(count) % len(inputs[place])]
-                for current, place in zip(result.images, places, strict=True)
-            ]
+            pairs = zip(result.images, places, strict=True)
+            shown = [current[torch.arange(count) % len(inputs[place])] for current, place in pairs]
             return replace(result, images=torch.stack(shown), labels=labels[places].to(device))
 
         pixels = image_shape[1] * image_shape[2]
@@ -209,18 +187,38 @@ class LinearLayer(Attack):
         )
 
 
-def _solve(known: LinearGradient, count: int, draw: torch.Generator, by_label: LabelSlopes | None) -> Solution:
-    parts = separate(known.rows, known.bias, count, draw, by_label)
-    inputs = inputs_of(parts.errors, known.weight, known.left)
+def _solve(
+    known: LinearGradient, count: int, draw: torch.Generator, by_label: LabelSlopes | None
+) -> tuple[Tensor, bool]:
+    """Return up to ``count`` inputs ``(n, k)`` of a layer, and whether each shows that it is no mixture."""
+    errors, attested = separate(known.rows, known.bias, count, draw, by_label)
+    inputs = known.inputs(errors)
     if len(inputs) < count:
         lone = lone_inputs(known.rows, known.bias)
         lone = lone if known.onto is None else lone @ known.onto.T
-        inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
+        inputs = _with_others(inputs, lone, count)
     if not len(inputs):  # no output was touched: the update is zero
         inputs = known.weight.new_zeros(1, known.weight.shape[1])
-    unexplained = known.unexplained(inputs)
-    inputs = inputs[torch.arange(count) % len(inputs)].float()
-    return Solution(inputs, unexplained, parts.attested == count and unexplained < EXPLAINED)
+    return inputs, attested == count
+
+
+def _with_others(chosen: Tensor, candidates: Tensor, count: int) -> Tensor:
+    """Return up to ``count`` inputs: the chosen ones, and candidates that are neither among them nor mixtures of them."""
+    results = list(chosen)
+    for candidate in candidates:
+        if len(results) == count:
+            break
+        if results:
+            # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
+            base = torch.stack(results)
+            offsets = base[1:] - base[0]
+            away = candidate - base[0]
+            if len(offsets):
+                away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
+            if float(away.norm()) < EXPLAINED * float(candidate.norm()):
+                continue
+        results.append(candidate)
+    return torch.stack(results) if results else chosen
 
 
 def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
@@ -247,9 +245,8 @@ def _by_label(
     target: TargetId,
 ) -> LabelSlopes | None:
     """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
-    if knowledge.loss.through != "cross_entropy" or facts.steps != 1:
-        return None
-    if not 2 <= len(labels) <= MOST_BY_LABELS:
+    known = knowledge.loss.through == "cross_entropy" and facts.steps == 1
+    if not known or not 2 <= len(labels) <= MOST_BY_LABELS:
         return None
     head, before = knowledge.heads.get(target.client), update.before
     weights = before if head is None else private_head(head, before) | before
@@ -257,25 +254,6 @@ def _by_label(
         return None
     behind = logits_behind(model, weights, layer, knowledge.image_shape)
     return label_slopes(behind, weights[f"{layer}.bias"], labels, update.gradient(facts.learning_rate))
-
-
-def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:
-    """Return up to ``number`` candidates that are neither among the chosen ones nor mixtures of them."""
-    results = list(chosen)
-    for candidate in candidates:
-        if len(results) == len(chosen) + number:
-            break
-        if results:
-            # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
-            base = torch.stack(results)
-            offsets = base[1:] - base[0]
-            away = candidate - base[0]
-            if len(offsets):
-                away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
-            if float(away.norm()) < EXPLAINED * float(candidate.norm()):
-                continue
-        results.append(candidate)
-    return torch.stack(results[len(chosen) :]) if len(results) > len(chosen) else chosen[:0]
 
 
 def _of_inputs(views: Sequence[LayerInputs], inputs: Sequence[Tensor], most: int) -> Callable[[Tensor, Tensor], Tensor]:

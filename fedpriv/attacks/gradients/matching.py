@@ -18,11 +18,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn import functional
 
+from fedpriv.attacks.gradients.layers import Known, LayerInputs
 from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
-from fedpriv.attacks.gradients.separated_batch import Known, LayerInputs
-from fedpriv.attacks.gradients.update import LocalStep, StepModel, equal_weights, same_weights
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, batch_sizes, equal_weights
 from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
 from fedpriv.attacks.observation import BatchFacts, Statistics
 from fedpriv.attacks.search.lbfgs import Evaluate
@@ -31,27 +30,11 @@ from fedpriv.attacks.search.objectives import squared_length
 SeveralSteps = Literal["unrolled", "approximate"]
 """Treatment of an update of several steps."""
 
-_LOOPED = 500_000
-"""Parameters from which, on a CPU, candidates with weights of their own are faster one after the other than vectorised."""
+_LOOPED = 500_000  # parameters from which, on a CPU, candidates with own weights are faster one by one than vectorised
+_STATISTICS = 0.01  # weight of the distance between statistics before batch norms
 
 
-def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
-    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
-
-    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
-    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
-    norm cannot train on one image).
-    """
-    if sum(facts.sizes) == count:
-        return list(facts.sizes)
-    sizes = [len(part) for part in torch.arange(count).split(facts.batch_size)]
-    while len(sizes) > max(facts.steps, 1):
-        tail = sizes.pop()
-        sizes[-1] += tail
-    return sizes
-
-
-class Inputs(NamedTuple):
+class _Inputs(NamedTuple):
     """Known inputs ``(R, n, k)`` of the readout, and the weights ``(R, n)`` of each image's squared distance from them."""
 
     view: LayerInputs
@@ -71,28 +54,22 @@ class _Group:
     sizes: tuple[int, ...]  # images of each batch, in order
     readout: str  # layer in whose output the loss is linear, or nothing
     own_fixed: bool  # whether every candidate has its own
-    inputs: Inputs | None  # of the readout, whose distance is added
+    inputs: _Inputs | None  # of the readout, whose distance is added
     statistics: Mapping[str, tuple[Tensor, Tensor]]  # means and variances (R, C) before batch norms
     projection: Tangent | SentEntries | None = None  # of the gradients before they are compared
-
-    @property
-    def count(self) -> int:
-        """Images of a candidate."""
-        return sum(self.sizes)
 
     def of(self, members: Tensor, projection: Tangent | SentEntries | None) -> _Group:
         """Return the group of some members ``(A,)``, in that order."""
         if torch.equal(members, torch.arange(len(self.rows))):
             return replace(self, projection=projection)
         there = members.to(self.norms.device)
-        inputs = self.inputs and Inputs(self.inputs.view, self.inputs.values[there], self.inputs.weights[there])
         return replace(
             self,
             rows=self.rows[members],
             norms=self.norms[there],
             target={name: value[there] for name, value in self.target.items()},
             fixed={name: value[there] for name, value in self.fixed.items()} if self.own_fixed else self.fixed,
-            inputs=inputs,
+            inputs=self.inputs and _Inputs(self.inputs.view, self.inputs.values[there], self.inputs.weights[there]),
             statistics={name: (both[0][there], both[1][there]) for name, both in self.statistics.items()},
             projection=projection,
         )
@@ -114,11 +91,9 @@ class Matcher:
         device: torch.device,
         proximal: float = 0.0,
     ) -> None:
-        self.facts = facts
-        self._proximal = proximal
         self.unrolls = several_steps == "unrolled"
-        self._alone = StepModel(model, device)
-        self._together = RowGradients(model, image_shape, device)
+        self._facts, self._proximal = facts, proximal
+        self._alone, self.together = StepModel(model, device), RowGradients(model, image_shape, device)
         size = sum(parameter.numel() for parameter in model.parameters())
         self._looped = device.type == "cpu" and size >= _LOOPED
 
@@ -128,7 +103,6 @@ class Matcher:
         counts: Sequence[int],
         known: Sequence[tuple[Known, float] | None] = (),
         statistics: Sequence[Statistics] = (),
-        statistics_weight: float = 0.0,
     ) -> Matching:
         """Return the comparison with N steps of so many images, one a candidate.
 
@@ -136,54 +110,46 @@ class Matcher:
         mean over images, or None; ``statistics`` are N before batch norms. Both may be empty.
         """
         kinds = [
-            (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)
+            (step.sizes or tuple(batch_sizes(count, self._facts)), step.readout)
             for step, count in zip(steps, counts, strict=True)
         ]
         # Those of one pass may each have a head of their own.
-        apart = not self._together.supported or (self.unrolls and any(len(sizes) > 1 for sizes, _ in kinds))
-        groups = []
-        for alike in same_weights(steps, fixed=apart):
-            for kind in dict.fromkeys(kinds[row] for row in alike):
-                rows = [row for row in alike if kinds[row] == kind]
-                inputs = _inputs([known[row] for row in rows]) if known else None
-                norms = _stacked_statistics([statistics[row] for row in rows]) if statistics else {}
-                groups.append(_group(rows, [steps[row] for row in rows], *kind, inputs, norms))
-        return Matching(self, groups, steps, statistics_weight)
+        one_head = not self.together.supported or (self.unrolls and any(len(sizes) > 1 for sizes, _ in kinds))
+        alike: list[list[int]] = []
+        for row, step in enumerate(steps):
+            for rows in alike:
+                first = steps[rows[0]]
+                same = (
+                    equal_weights(first.fixed, step.fixed) if one_head else _shapes(first.fixed) == _shapes(step.fixed)
+                )
+                if kinds[rows[0]] == kinds[row] and same and equal_weights(first.weights, step.weights):
+                    rows.append(row)
+                    break
+            else:
+                alike.append([row])
+        return Matching(self, [_group(rows, steps, *kinds[rows[0]], known, statistics) for rows in alike], steps)
 
-    def distance(
-        self, group: _Group, images: Tensor, labels: Tensor, kind: Literal["cosine", "squared"]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the distances ``(R,)`` of what images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to.
+    def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+        """Return the updates that images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to, as they are compared.
 
         Beside them what went into the readout ``(R, n, k)``; empty where there is none.
         """
         gradients: Gradients
         inputs = images.new_empty(0)
-        if self._together.supported and not self._unrolled(group):
-            gradients, inputs = self._together(group.weights | group.fixed, images, labels, group.readout)
+        if self.together.supported and not (self.unrolls and len(group.sizes) > 1):
+            gradients, inputs = self.together(group.weights | group.fixed, images, labels, group.readout)
+        elif self._looped:
+            rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
+            gradients = {name: torch.stack([row[name] for row in rows]) for name in group.weights}
         else:
-            gradients = self._by_row(group, images, labels)
+            gradients = dict(vmap(lambda *current: self._one(group, *current))(images, labels))
         if group.projection is not None:
             gradients = group.projection({name: formed(gradients[name]) for name in group.target})
-        compare = cosine_distance if kind == "cosine" else squared_distance
-        return compare(gradients, group.target, group.norms), inputs
-
-    def statistics_distance(self, group: _Group, images: Tensor) -> Tensor:
-        """Return the distances ``(R,)`` from the group's statistics before batch norms."""
-        return self._together.statistics_distance(group.weights | group.fixed, images, group.statistics)
-
-    def _unrolled(self, group: _Group) -> bool:
-        return self.unrolls and len(group.sizes) > 1
-
-    def _by_row(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
-        if not self._looped:
-            return dict(vmap(lambda *current: self._one(group, *current))(images, labels))
-        rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
-        return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
+        return gradients, inputs
 
     def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         weights, fixed, sizes = group.weights, group.fixed, group.sizes
-        if not self._unrolled(group):
+        if not (self.unrolls and len(sizes) > 1):
             return self._alone.gradient(weights, images, labels, fixed, group.readout)
         now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
         for batch, current in zip(images.split(sizes), labels.split(sizes), strict=True):
@@ -191,7 +157,7 @@ class Matcher:
             if self._proximal:
                 gradient = {name: gradient[name] + self._proximal * (now[name] - weights[name]) for name in gradient}
             total = {name: total[name] + gradient[name] for name in total}
-            now = {name: now[name] - self.facts.learning_rate * gradient[name] for name in now}
+            now = {name: now[name] - self._facts.learning_rate * gradient[name] for name in now}
         return total
 
 
@@ -201,24 +167,21 @@ class Matching:
     Which candidates are asked for is looked at only where it is another tensor than the last time, or was written to.
     """
 
-    def __init__(
-        self, matcher: Matcher, groups: Sequence[_Group], steps: Sequence[LocalStep], statistics_weight: float
-    ) -> None:
+    def __init__(self, matcher: Matcher, groups: Sequence[_Group], steps: Sequence[LocalStep]) -> None:
         self._matcher, self._groups, self._steps = matcher, groups, steps
-        self._statistics_weight = statistics_weight
         self._last: tuple[Tensor, int, list[tuple[Tensor, _Group]]] | None = None
 
-    def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+    def cosine(self, images: Tensor, labels: Tensor, rows: Tensor, *, beside: bool = True) -> Tensor:
         """Return one minus the cosine between some candidates' updates and the observed ones ``(R,)``, in [0, 2].
 
         Images beyond a candidate's own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
-        What else candidates are asked for is added.
+        What else candidates are asked for is added, unless not ``beside``.
         """
-        return self._over_groups(images, labels, rows, "cosine")
+        return self._over_groups(images, labels, rows, cosine_distance, beside)
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4), likewise."""
-        return self._over_groups(images, labels, rows, "squared")
+        return self._over_groups(images, labels, rows, squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
         """Return the squared distance and its derivative as a function of points ``(R, D)`` and the candidates' numbers.
@@ -234,45 +197,41 @@ class Matching:
 
         return evaluate
 
+    @torch.no_grad()
     def explained(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return all N candidates' cosine distance without what else is known of candidates."""
-        rows = torch.arange(len(images), device=images.device)
-        with torch.no_grad():
-            return self._over_groups(images, labels, rows, "cosine", beside=False)
+        return self.cosine(images, labels, torch.arange(len(images), device=images.device), beside=False)
 
     def _over_groups(
         self,
         images: Tensor,
         labels: Tensor,
         rows: Tensor,
-        kind: Literal["cosine", "squared"],
-        beside: bool = True,
+        compare: Callable[[Gradients, Weights, Tensor], Tensor],
+        beside: bool,
     ) -> Tensor:
+        if self._last is None or self._last[0] is not rows or self._last[1] != rows._version:
+            self._last = rows, rows._version, [part for group in self._groups for part in self._part(group, rows.cpu())]
         result = images.new_zeros(len(rows))
-        for places, group in self._asked(rows):
-            every = len(places) == len(rows)
-            current = [
-                values[:, : group.count] if every else values[places, : group.count] for values in (images, labels)
-            ]
-            value, inputs = self._matcher.distance(group, current[0], current[1], kind)
+        for places, group in self._last[2]:
+            every, count = len(places) == len(rows), sum(group.sizes)
+            image, label = (values[:, :count] if every else values[places, :count] for values in (images, labels))
+            gradients, inputs = self._matcher.gradients(group, image, label)
+            value = compare(gradients, group.target, group.norms)
             if beside and group.inputs is not None:
                 if not inputs.numel():
-                    inputs = group.inputs.view(current[0].flatten(0, 1)).view_as(group.inputs.values)
+                    inputs = group.inputs.view(image.flatten(0, 1)).view_as(group.inputs.values)
                 value = value + (group.inputs.weights * (inputs - group.inputs.values).square().sum(2)).sum(1)
             if beside and group.statistics:
-                value = value + self._statistics_weight * self._matcher.statistics_distance(group, current[0])
+                together, weights = self._matcher.together, group.weights | group.fixed
+                value = value + _STATISTICS * together.statistics_distance(weights, image, group.statistics)
             if every:
                 return value
             result = result.index_copy(0, places, value)
         return result
 
-    def _asked(self, rows: Tensor) -> list[tuple[Tensor, _Group]]:
-        """Return the asked rows by group: their places among ``rows``, and the group of them alone."""
-        if self._last is None or self._last[0] is not rows or self._last[1] != rows._version:
-            self._last = rows, rows._version, [part for group in self._groups for part in self._part(group, rows.cpu())]
-        return self._last[2]
-
     def _part(self, group: _Group, rows: Tensor) -> list[tuple[Tensor, _Group]]:
+        """Return the places of a group's members among ``rows``, and the group of them alone; nothing for none."""
         match = rows.unsqueeze(1) == group.rows
         places = match.any(1).nonzero().flatten()
         if not len(places):
@@ -281,43 +240,42 @@ class Matching:
         return [(places.to(group.norms.device), group.of(match.int().argmax(1)[places], projection))]
 
 
+def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in values.items()}
+
+
 def _group(
     rows: Sequence[int],
-    steps: Sequence[LocalStep],
+    every: Sequence[LocalStep],
     sizes: tuple[int, ...],
     readout: str,
-    inputs: Inputs | None,
-    statistics: Mapping[str, tuple[Tensor, Tensor]],
+    known: Sequence[tuple[Known, float] | None],
+    statistics: Sequence[Statistics],
 ) -> _Group:
-    first, target = steps[0], {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
-    current = not all(equal_weights(first.fixed, step.fixed) for step in steps)
-    fixed = (
-        {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if current else first.fixed
-    )
+    steps = [every[row] for row in rows]
+    first, fixed = steps[0], steps[0].fixed
+    target = {name: torch.stack([step.gradient[name] for step in steps]) for name in first.gradient}
+    own_fixed = not all(equal_weights(fixed, step.fixed) for step in steps)
+    if own_fixed:
+        fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in fixed}
     norms = torch.stack([value.square().flatten(1).sum(1) for value in target.values()]).sum(0).sqrt()
-    return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, current, inputs, statistics)
+    each = [statistics[row] for row in rows] if statistics else []
+    stacked = {
+        name: (torch.stack([entry[name][0] for entry in each]), torch.stack([entry[name][1] for entry in each]))
+        for name in (each[0] if each else ())
+    }
+    inputs = _inputs([known[row] for row in rows]) if known else None
+    return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, own_fixed, inputs, stacked)
 
 
-def _inputs(known: Sequence[tuple[Known, float] | None]) -> Inputs | None:
+def _inputs(known: Sequence[tuple[Known, float] | None]) -> _Inputs | None:
     """Return the inputs that R candidates are asked for; those of which nothing is known ask with no weight."""
     first = next((entry[0] for entry in known if entry is not None), None)
     if first is None:
         return None
     none = Known(first.view, torch.zeros_like(first.inputs), torch.zeros(len(first.inputs)))
-    pairs = [one or (none, 0.0) for one in known]
+    pairs = [entry or (none, 0.0) for entry in known]
     values = torch.stack([items.inputs for items, _ in pairs])
     squares = squared_length(values.flatten(0, 1)).view(values.shape[:2])
     weights = torch.stack([weight * item.sure.to(values) / len(item.inputs) for item, weight in pairs])
-    return Inputs(first.view, values, weights / squares)
-
-
-def _stacked_statistics(each: Sequence[Statistics]) -> dict[str, tuple[Tensor, Tensor]]:
-    return {
-        name: (torch.stack([entry[name][0] for entry in each]), torch.stack([item[name][1] for item in each]))
-        for name in each[0]
-    }
-
-
-def one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Return labels ``(R, M)`` as probabilities ``(R, M, C)``; a label of -1 has none."""
-    return functional.one_hot(labels.clamp_min(0), n_classes).float() * (labels >= 0).unsqueeze(2)
+    return _Inputs(first.view, values, weights / squares)

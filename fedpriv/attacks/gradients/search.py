@@ -1,32 +1,180 @@
-"""Search of N rows' images, by Adam or by L-BFGS, in pixels or in cosines, and the best that each row has seen."""
+"""Search of N rows' images, by Adam or by L-BFGS, in pixels or in cosines, and the settings that are worth a trial.
+
+Which of them can win follows from what everybody knows: whether the network has kinks, how many images there are, and what
+the search may cost. Chosen on a few CIFAR-10 images on two untrained networks (``docs/attacks/inverting-gradients.md``).
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv.attacks.gradients.matching import Matching
-from fedpriv.attacks.gradients.presets import SearchConfig
-from fedpriv.attacks.gradients.step_attack import Tick
 from fedpriv.attacks.priors.spectral import Frame, drops
+from fedpriv.attacks.search.candidates import Tick
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 from fedpriv.attacks.search.fit import Adam, cooling
 from fedpriv.attacks.search.lbfgs import LbfgsSettings, minimise
 
-_SPREAD, _FRAME_SPREAD, _INNER, _DONE = 0.1, 0.3, 20, 1e-9
-"""Of L-BFGS: pixel values, and standard deviations of coordinates, of one unit, which scales its first step; steps of a
-call; share of the squared norm of what is matched at which nothing is left to find."""
+_KINKED = (
+    *("ReluBackward", "LeakyReluBackward", "PreluKernelBackward", "ThresholdBackward", "HardtanhBackward"),
+    *("HardswishBackward", "HardsigmoidBackward", "RreluWithNoiseBackward"),
+)
+"""Beginnings of the names that autograd gives to activations whose derivative jumps."""
 
-_SCALE = 0.5
-"""Pixel values of one unit of a learning rate: about the standard deviation of images, in which the paper measures."""
+_SMALL = 48 * 48  # pixels of a small image; a larger one's gradient says too little of each pixel, so priors have to
+_SHORT, _RELAXED = 100, 0.75  # evaluations up to which weights are as they are; power with which they fall with more
+_PIXELS_FROM = (
+    200  # evaluations from which pixels are nearer, where networks have kinks and what is known determines them
+)
+_BESIDE = 0.6  # share of total variation that is left beside a learned prior
 
-_BETAS, _LONG_BETAS, _EPSILON = (0.9, 0.999), (0.97, 0.999), 1e-9
-"""Adam's; of unsigned searches over pixels, whose long valleys want a long memory; for variables ten times the paper's."""
+_SPREAD, _FRAME_SPREAD = 0.1, 0.3  # of one unit of L-BFGS, which scales its first step: pixel values, and deviations
+_INNER, _DONE = 20, 1e-9  # steps of a call of L-BFGS; share of the squared norm at which nothing is left to find
+_SCALE = 0.5  # pixel values of one unit of a learning rate: about the standard deviation of images, as in the paper
+_BETAS, _LONG_BETAS = (0.9, 0.999), (0.97, 0.999)  # of Adam; of unsigned searches over pixels, with long valleys
+_EPSILON = 1e-9  # of Adam, for variables ten times the paper's
+_DECAY = 0.2  # what weights of priors are multiplied by each time they fall
 
-_DECAY = 0.2
-"""What weights of priors are multiplied by each time they fall."""
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Settings of one search.
+
+    Attributes:
+        variation: first weight of total variation.
+        signed: whether Adam is given the gradient's signs only.
+        learning_rate: first step size, in standard deviations of images, or of coordinates.
+        curved: L-BFGS in place of Adam, without total variation.
+        learned: whether a learned prior holds images back, too.
+        framed: whether coordinates are those of a spectrum in place of pixels.
+        unlikely: first weight of the mean square of these coordinates.
+    """
+
+    variation: float = 0.0
+    signed: bool = False
+    learning_rate: float = 0.0
+    curved: bool = False
+    learned: bool = False
+    framed: bool = False
+    unlikely: float = 0.0
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool, bool]:
+        """Searches of one kind are made together."""
+        return self.curved, self.signed, self.learned, self.framed
+
+    @property
+    def held_back(self) -> SearchConfig:
+        """The same with a learned prior, and less total variation beside it; L-BFGS takes neither."""
+        return self if self.curved else replace(self, variation=_BESIDE * self.variation, learned=True)
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """The images of one target, and what is known of them before anything is searched for.
+
+    Attributes:
+        count: how many there are.
+        apart: whether they were separated, so that each is asked for its own share of the update.
+        determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
+        own_images: whether the attacker has images of the same data set.
+        misled: whether their update was taught by what nobody outside knows, so that others explain it better.
+    """
+
+    count: int
+    apart: bool = False
+    determined: bool = False
+    own_images: bool = False
+    misled: bool = False
+
+    def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
+        """True where coordinates of a spectrum were measured to bring images nearer than pixels do."""
+        if network.normed:
+            return network.kinked
+        determined = network.kinked and self.determined
+        return not determined or (self.own_images and iterations < _PIXELS_FROM)
+
+
+@dataclass(frozen=True)
+class NetworkKind:
+    """Traits of a network: activations with kinks, batch norms, and images of more than 48 x 48 pixels."""
+
+    kinked: bool
+    normed: bool
+    large: bool = False
+
+    @classmethod
+    def of(cls, model: nn.Module, image_shape: tuple[int, int, int]) -> NetworkKind:
+        """Return the kind of a network that takes images of this shape."""
+        normed = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+        return cls(has_kinks(model, image_shape), normed, image_shape[1] * image_shape[2] > _SMALL)
+
+
+def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+    """True where an activation's derivative jumps, as that of ReLU does: the distance of gradients then has cliffs."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    images = torch.zeros(2, *image_shape, device=device).requires_grad_()
+    output: Tensor = copy.deepcopy(model).eval()(images)
+    seen, left = set(), [output.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().startswith(_KINKED):
+            return True
+        seen.add(node)
+        left += [before for before, _ in node.next_functions]
+    return False
+
+
+def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
+    """Return the settings over pixels that are worth a trial in so many evaluations, the likeliest first.
+
+    The more images, the less the gradient tells of each, and the more total variation weighs. L-BFGS gets anywhere with
+    single images behind smooth networks: of several it finds noise that explains their gradient as well.
+    """
+    count, relaxed = target.count, min(1.0, (_SHORT / iterations) ** _RELAXED)
+    variation = 2.0 if network.normed else min(0.12 * count, 1.0)
+    if network.kinked:
+        if target.apart and not network.normed:
+            left = max(0.5 if count == 1 else 0.25, relaxed) if target.determined else 1.0
+            variation = 0.24 * min(count, 8) * left
+        return (SearchConfig(variation, True, 0.2),)
+    if target.apart and count > 1:
+        variation *= relaxed
+    slow = SearchConfig(2.0, True, 0.2) if network.large else SearchConfig(variation, False, 0.3)
+    curved = count == 1 and iterations >= (1600 if network.large else 100)
+    return (SearchConfig(curved=True), slow) if curved else (slow,)
+
+
+def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
+    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
+
+    Where the update misleads, what is likely beforehand is nearer and weighs 300 times as much. Where networks have kinks
+    total variation weighs as much as what is unlikely.
+    """
+    short = _SHORT / iterations
+    weight = 0.1 * min(target.count, 3) * min(1.0, short) ** _RELAXED
+    if target.misled:
+        weight *= 300
+    elif network.normed:
+        weight = 3.0 * min(1.0, short) ** 0.5
+    if network.kinked:
+        return (SearchConfig(weight, True, 0.3 / max(1.0, short), framed=True, unlikely=weight),)
+    if (target.apart or target.count == 1) and not target.misled:
+        weight = 0.1 * min(1.0, short) ** 2
+    slow = SearchConfig(0.0, False, 0.3 * min(1.5, 1 / short), framed=True, unlikely=weight)
+    if target.misled:
+        return (slow,)
+    if iterations >= (400 if network.large else 60):
+        return SearchConfig(curved=True, framed=True), slow
+    return (SearchConfig(0.5, True, 0.2, framed=True, unlikely=0.5),) if network.large else (slow,)
+
 
 SearchResult = tuple[Tensor, Tensor, Tensor]
 """Images ``(N, M, c, h, w)`` in [0, 1], their distances ``(N,)``, and evaluations of each row ``(N,)``."""
@@ -62,9 +210,8 @@ class AdamSearch:
         rates = start.new_tensor([config.learning_rate for config in configs]).view(-1, 1, 1, 1, 1)
         self._scale = _SCALE * rates if frame is None else rates
         self._most, self._middle = 0.5 / self._scale, start.new_tensor(0.5)
-        self._least = -self._most
         if frame is None:
-            point = ((start - 0.5) / self._scale).clamp(self._least, self._most)
+            point = ((start - 0.5) / self._scale).clamp(-self._most, self._most)
         else:
             point = frame.points(start) / self._scale
         self._point = point.requires_grad_()
@@ -73,7 +220,6 @@ class AdamSearch:
         self._first = start.new_tensor([[config.variation, config.unlikely] for config in configs]).T
         self._weights = self._first.clone()
         self._each = torch.ones(len(start), device=start.device)
-        self._passed = 0
         self._lowest = torch.full_like(self._each, torch.inf)
         self._images = self._shown().detach().clone()
         self._distance = torch.full_like(self._lowest, torch.inf)
@@ -103,13 +249,14 @@ class AdamSearch:
     def optimise(self, tick: Tick) -> SearchResult:
         """Take all steps, and evaluate a last time; ``tick`` is told of the steps done."""
         step_again = Replay(self._step, (self, self._optimiser), recorder_on(self._point.device))
+        before = 0
         for step in range(self._iterations - 1):
             self._optimiser.pace(cooling(step / self._iterations))
             passed = drops(step / self._iterations)
-            if passed != self._passed:  # objectives under another weight cannot be compared
-                self._passed, self._weights = passed, self._first * _DECAY**passed
+            if passed != before:  # objectives under another weight cannot be compared
+                before, self._weights = passed, self._first * _DECAY**passed
                 self._lowest = torch.full_like(self._lowest, torch.inf)
-            step_again(0)
+            step_again()
             tick(step + 1)
         self._evaluate()
         return self._images, self._distance, torch.full((len(self._rows),), self._iterations)
@@ -119,11 +266,10 @@ class AdamSearch:
         (gradient,) = torch.autograd.grad(self._evaluate(), self._point, self._each)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
-        self._point.grad = gradient.sign() if self._signed else gradient
-        self._optimiser.step()
+        self._optimiser.step([gradient.sign() if self._signed else gradient])
         if self._frame is None:
             with torch.no_grad():
-                self._point.clamp_(self._least, self._most)
+                self._point.clamp_(-self._most, self._most)
 
 
 def optimise_by_lbfgs(

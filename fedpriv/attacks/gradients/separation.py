@@ -1,4 +1,4 @@
-"""Images of a batch separated by the gradient of one fully connected layer: what each put in, and the loss's derivatives.
+"""Images of a batch separated by the gradient of a fully connected layer, or of the head: what each put in, and slopes.
 
 The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss at
 its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db, so A follows at once (Geiping et
@@ -7,28 +7,36 @@ al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alo
 - Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
   rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
   entries vanish along it than along any other direction. Candidates are walked down to from random starts, single outputs'
-  rows and what lies aside of directions that are there already; some are guessed from sets of outputs. Two images of one
-  class pull a young network almost alike, so that the difference of their columns nearly vanishes wherever both are active;
-  exact zeros tell it from a column, and one column that is known leads from the difference to the other.
-- Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the head's
-  predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are searched for
-  by averaged reflections from random masks: with the mean prediction, which early in training is nearly everybody's, then
-  with predictions of each point's own. A span does not meet a mask over hundreds of outputs by chance, and a mixture of two
-  images leaves it wherever just one of them is active. This takes batches several times as large as zeros alone do.
+  rows and what lies aside of directions that are there already. Two images of one class pull a young network almost alike,
+  so that the difference of their columns nearly vanishes wherever both are active; exact zeros tell it from a column, and
+  one column that is known leads from the difference to the other.
+- Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the
+  head's predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are
+  searched for by averaged reflections from random masks: with the mean prediction, which early in training is nearly
+  everybody's, then with predictions of each point's own. A span does not meet a mask over hundreds of outputs by chance,
+  and a mixture of two images leaves it wherever just one of them is active. This takes batches several times as large as
+  zeros alone do.
+
+Of the head itself, z = W h + b under a cross-entropy, n dW = D^T H and n db = D^T 1, a row of D being softmax(z) - e_y.
+With n dW = U R, U ``(C, n)`` orthonormal, the gradient leaves just the square Q in H = Q R open, and D(Q R)^T Q = U are C n
+equations for n^2 unknowns, solved by the method of Levenberg and Marquardt as long as there are fewer images than classes.
+Images of one label differ in D by their predictions alone, so every image is told with the error that the gradient's own
+rounding makes, or by which as good solutions differ; where rounding hides the differences, they are solved for as one.
 
 Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
-2024), for zeros and guesses from sets; Qu, Sun and Wright, "Finding a sparse vector in a subspace" (IEEE Transactions on
-Information Theory 62, 5855-5880, 2016), for walks; Spielman, Wang and Wright, "Exact recovery of sparsely-used
-dictionaries" (COLT 2012), for starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive
-sensing" (ICASSP 2008), for weights of shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of
-the Optical Society of America A 20, 40-55, 2003), for reflections between sets that are not convex. Masked slopes of labels,
-the elimination of one column from another, and reading A through truncated factors are derived here.
+2024), for zeros; Qu, Sun and Wright, "Finding a sparse vector in a subspace" (IEEE Transactions on Information Theory 62,
+5855-5880, 2016), for walks; Spielman, Wang and Wright, "Exact recovery of sparsely-used dictionaries" (COLT 2012), for
+starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing" (ICASSP 2008), for weights of
+shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of the Optical Society of America A 20,
+40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui, for labels and the head. Masked
+slopes of labels, the elimination of one column from another, reading A through truncated factors, and the head's equations
+are derived here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,56 +47,48 @@ from torch.nn import functional
 
 from fedpriv.attacks.inputs.updates import Tangent
 
-RANK = 1e-5
-"""Singular values below this share of the largest are rounding."""
+_RANK = 1e-5  # singular values below this share of the largest are rounding
+EXPLAINED = 1e-2  # a batch is explained when what it leaves of the layer's gradient is below this share
+_MOST, MOST_BY_LABELS = 32, 128  # images of a batch that is separated by walks, and by labels
+_SURPLUS = 5  # zeros beyond those that any direction has that attest one
 
-EXPLAINED = 1e-2
-"""A batch is explained when what it leaves of the layer's gradient is below this share."""
+_EVERY, _TURNS = 10, 4  # reflections between two looks; searches with own predictions as long as images are missing
+_MOST_CLASSES = 32  # classes up to which points have own predictions, a system of equations of this size each
+_MET, _OWN_MET = (
+    0.999,
+    0.99999,
+)  # cosine of a column and masked slopes that meet (mixtures stay below 0.98); of fitted ones
+_ONE = 0.99  # cosine of two columns from which on they are one
+_RIDGE, _LEAST_RIDGE = 0.1, 1e-6  # weights of first predictions in fitting own ones, on the way and before a look
+_FITS = 3  # fits of predictions and masks in turn before a look
 
-DRAWS = 20_000
-"""Sets of outputs that are guessed from."""
+_ROUNDS, _STARTS, _WALKED = 16, 256, 20  # of walks at most; starts of each; steps of each
+_ASIDE = 0.4  # every second round begins aside of so large a share of all directions
+_FIRST, _LAST, _SHRINK = 1e-4, 1e-6, 0.5  # smoothness of the weights of a fit, in root mean squares: from, to, factor
+_SOLVES, _JITTER = 2, 1e-15  # steps of inverse iteration under the same weights; share of its sum added to a diagonal
+_ZERO, _COARSE = 1e-5, 2e-3  # shares of a column's root mean square below which an entry is zero: at least and at most
+_NOISE = 10.0  # standard deviations of the noise within which it is
+_SAME, _MANY = (
+    1 - 1e-8,
+    4,
+)  # cosine of candidates that are one; candidates that are kept, for each of the span's dimensions
+_CONTAINED = 0.9  # a direction is a mixture when so large a share of its zeros are another one's too
+_AS_OFTEN = 0.5  # share of the best one's zeros that an attested one has at least
+_CONFIRMED = 0.998  # cosine of columns from which on labels confirm one
+_APART = 1e-2  # length of a unit direction's part beside others from which on it is another
+_RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3  # of elimination: width of equal ratios, sweeps, and zeros that a step must gain
 
-SEPARABLE = 12
-"""Images up to which sets are guessed from: those that are needed grow like 2^n."""
-
-MOST, MOST_BY_LABELS, SURPLUS = 32, 128, 5
-"""Images of a batch that is taken apart by walks, and where labels say the entries that do not vanish; zeros beyond those
-that any direction has that attest one."""
-
-_EVERY, _MOST_CLASSES, _TURNS = 10, 32, 4
-"""Of reflections: how many between two looks, classes up to which points have predictions of their own (which takes a system
-of equations of this size each), and searches with these as long as images of a label are missing."""
-
-_MET, _OWN_MET, _ONE = 0.999, 0.99999, 0.99
-"""Cosine of a column and masked slopes from which on it is an image's, where mixtures stay below 0.98; the same where the
-slopes were fitted to it; and of two columns from which on they are one."""
-
-_RIDGE, _LEAST_RIDGE, _FITS = 0.1, 1e-6, 3
-"""Weights of first predictions in fitting own ones, in shares of a class's mean square: on the way, and before a look; fits
-of predictions and masks in turn before a look."""
-
-_ROUNDS, _STARTS, _WALKED, _ASIDE = 16, 256, 20, 0.4
-"""Walks: rounds at most, starts of each, steps of each; every second begins aside of so large a share of all directions."""
-
-_FIRST, _LAST, _SHRINK, _SOLVES, _JITTER = 1e-4, 1e-6, 0.5, 2, 1e-15
-"""Smoothness of the weights that candidates are fitted with: from, to, in shares of the root mean square, and its factor;
-steps of inverse iteration under the same weights; what is added to a diagonal, in shares of its sum."""
-
-_ZERO, _COARSE, _NOISE = 1e-5, 2e-3, 10.0
-"""Shares of a column's root mean square below which an entry is zero: at least, whatever the noise is, and at most; and
-standard deviations of the noise within which it is."""
-
-_CHUNK, _SAME, _MANY = 4096, 1 - 1e-8, 4
-"""Sets that are guessed from at a time; cosine of candidates from which on they are one; candidates of a round that are
-kept, for each of the span's dimensions."""
-
-_CONTAINED, _AS_OFTEN, _CONFIRMED, _APART = 0.9, 0.5, 0.998, 1e-2
-"""A direction is a mixture when so large a share of its zeros are another one's too; share of the best one's zeros that an
-attested one has at least; cosine of columns from which on labels confirm one; length of a unit direction's part beside
-others from which on it is another."""
-
-_RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3
-"""Of elimination: width of ratios that are one, in shares of it; sweeps at most; zeros that a step must gain."""
+MOST_AT_HEAD = 16  # images of a batch that is separated at the head
+SURE, _HEAD_RANK = 0.02, 3e-7  # predicted relative error below which inputs are known; as _RANK, of the head's gradient
+_TRIES, _STEPS, _FIXED = (
+    8,
+    120,
+    1e-9,
+)  # starts; steps of each; relative gain of a step below which a solution stands still
+_OPERATIONS, _ENTRIES = 2**31, 2**23  # products of a step of all starts together; entries of derivatives held at once
+_SPREAD, _TINY = 0.02, 1e-24  # deviation of logits by which a start separates one label; squares of solved equations
+_LIKELY, _AS_GOOD = 1e3, 30.0  # times the least sum of squares of solutions looked at closely, and then as good
+_SOLVED, _EXPLAINED = 1e-2, 100.0  # share of equations that may stay unsolved; times the rounding that may be left
 
 
 class _Search(NamedTuple):
@@ -204,19 +204,8 @@ def _distinct_points(points: Tensor, most: int) -> Tensor:
     return points[chosen]
 
 
-class Directions(NamedTuple):
-    """Unit directions q ``(r, rank)``, the zeros ``(r,)`` of each, and how many of them, the first, are attested."""
-
-    found: Tensor
-    zeros: Tensor
-    attested: int
-
-
 class _Coordinates:
     """Coordinates in which the columns ``basis diag(values) onto`` ``(u, r)`` of all directions are alike long."""
-
-    basis: Tensor
-    values: Tensor
 
     def __init__(self, columns: Tensor) -> None:
         self.basis, self.values, self._onto = torch.linalg.svd(columns, full_matrices=False)
@@ -252,7 +241,7 @@ class _Coordinates:
         return torch.where((failed == 0).unsqueeze(1), least[:, :, 0], inner)
 
 
-class Span:
+class _Span:
     """Columns L ``(u, rank)``, whose entries carry noise of a standard deviation for a unit direction."""
 
     def __init__(self, columns: Tensor, noise: float) -> None:
@@ -265,12 +254,15 @@ class Span:
         sizes = columns.square().mean(0).sqrt()
         return columns.abs() < (_ZERO * sizes + _NOISE * self.noise).minimum(_COARSE * sizes)
 
-    def walked(self, starts: Tensor, aside: Tensor) -> Tensor:
-        """Walk from ``starts`` ``(s, rank)`` to directions that make the entries' mean size least among those near by.
+    def walked(self, aside: Tensor, generator: torch.Generator) -> Tensor:
+        """Walk from random starts and single outputs' rows to directions that make the entries' mean size least near by.
 
         Entries count relative to the length of their output's row. Each step minimises the squares over the sizes that the
         entries had before. Starts have no part along the directions ``aside`` ``(a, rank)``.
         """
+        drawn = torch.randn(_STARTS // 2, self.rank, generator=generator, dtype=self.columns.dtype)
+        picked = torch.randint(len(self.columns), (_STARTS // 2,), generator=generator)
+        starts = torch.cat([drawn, self._even.basis[picked]])
         if len(aside):
             known = torch.linalg.qr(self._even.within(aside).T)[0]
             starts = starts - (starts @ known) @ known.T
@@ -278,10 +270,6 @@ class Span:
         for step in range(_WALKED):
             inner = self._even.reweighted(inner, max(0.3 * 0.75**step, 1e-4), 0.0, root=True)
         return self._even.without(inner)
-
-    def rows(self, picked: Tensor) -> Tensor:
-        """Return single outputs' rows as starts."""
-        return self._even.basis[picked]
 
     def fitted(self, directions: Tensor) -> Tensor:
         """Return directions ``(s, rank)`` fitted to the entries that vanish along them, ever more exactly."""
@@ -294,54 +282,34 @@ class Span:
         return self._plain.without(inner)
 
 
-def sparse_directions(
-    span: Span, generator: torch.Generator, draws: int, by_label: LabelSlopes | None = None
-) -> Directions:
-    """Return directions whose columns vanish far more often than by chance; masked slopes of labels before all else."""
-    none = span.columns.new_zeros(0, span.rank)
-    labelled = none if by_label is None else masked_columns(span.columns, by_label, generator)
-    known = distinct(span, span.fitted(labelled), labelled) if len(labelled) else Directions(none, none[:, 0].long(), 0)
-    if known.attested == span.rank:
-        return known
-    before, attested = -1, [known.found[: known.attested]]
-    for candidates in _candidates(span, generator, draws, attested):
-        fitted = span.fitted(candidates)
+def _sparse_directions(span: _Span, generator: torch.Generator, by_label: LabelSlopes | None) -> tuple[Tensor, int]:
+    """Return unit directions ``(r, rank)`` whose columns vanish far more often than by chance; the first so many attested.
+
+    Masked slopes of labels are looked for before all else.
+    """
+    labelled = found = span.columns.new_zeros(0, span.rank)
+    attested, before = 0, -1
+    if by_label is not None:
+        labelled = masked_columns(span.columns, by_label, generator)
+        found, attested, _ = _distinct(span, span.fitted(labelled), labelled)
+    for turn in range(_ROUNDS if span.rank <= _MOST and attested < span.rank else 0):
+        some = torch.randperm(attested, generator=generator)[: int(_ASIDE * span.rank) if turn % 2 else 0]
+        fitted = span.fitted(span.walked(found[some], generator))
         zeros = span.vanishing(fitted).sum(0)
         order = zeros.argsort(descending=True, stable=True)
-        promising, fresh = fitted[order[zeros[order] >= span.rank - 1 + SURPLUS]], [known.found]
+        promising, fresh = fitted[order[zeros[order] >= span.rank - 1 + _SURPLUS]], [found]
         while len(promising) and len(fresh) <= _MANY * span.rank:
             fresh.append(promising[:1])
             promising = promising[(promising @ promising[0]).abs() < _SAME]
-        known = distinct(span, torch.cat(fresh), labelled)
-        known = distinct(span, torch.cat([eliminated(span, known.found), known.found]), labelled)
-        attested[0] = known.found[: known.attested]
-        total = int(known.zeros[: known.attested].sum())
-        if known.attested == span.rank and total == before:
+        found, _, _ = _distinct(span, torch.cat(fresh), labelled)
+        found, attested, total = _distinct(span, torch.cat([_eliminated(span, found), found]), labelled)
+        if attested == span.rank and total == before:
             break
         before = total
-    return known
+    return found, attested
 
 
-def _candidates(span: Span, generator: torch.Generator, draws: int, attested: list[Tensor]) -> Iterator[Tensor]:
-    """Yield unit directions ``(s, rank)`` whose columns may vanish often: by walks, and between them by guesses.
-
-    Either kind leads to directions that the other takes long for, and to mixtures that fewer zeros tell from them.
-    """
-    number, rank = span.columns.shape
-    rounds, chunks = (_ROUNDS if rank <= MOST else 0), list(range(0, draws, _CHUNK))
-    for turn in range(max(rounds, len(chunks) + 1)):
-        if turn < rounds:
-            drawn = torch.randn(_STARTS // 2, rank, generator=generator, dtype=span.columns.dtype)
-            picked = span.rows(torch.randint(number, (_STARTS // 2,), generator=generator))
-            some = torch.randperm(len(attested[0]), generator=generator)[: int(_ASIDE * rank)]
-            yield span.walked(torch.cat([drawn, picked]), attested[0][some if turn % 2 else some[:0]])
-        if 1 <= turn <= len(chunks):
-            size = min(_CHUNK, draws - chunks[turn - 1])
-            sets = torch.rand(size, number, generator=generator).topk(rank - 1).indices
-            yield torch.linalg.svd(span.columns[sets], full_matrices=True)[2][..., -1, :]
-
-
-def eliminated(span: Span, directions: Tensor) -> Tensor:
+def _eliminated(span: _Span, directions: Tensor) -> Tensor:
     """Return directions ``(r, rank)`` from which others are taken away as long as more entries vanish without them.
 
     Where one column of two is mixed into another, their ratio is the same at all outputs that the other image left alone:
@@ -359,7 +327,7 @@ def eliminated(span: Span, directions: Tensor) -> Tensor:
     return cleaned
 
 
-def _without_others(span: Span, directions: Tensor, number: int) -> Tensor | None:
+def _without_others(span: _Span, directions: Tensor, number: int) -> Tensor | None:
     columns, zeros = span.columns @ directions.T, span.vanishing(directions)
     column, vanishes = columns[:, [number]], zeros[:, [number]]
     compared = ~zeros & ~vanishes
@@ -381,8 +349,8 @@ def _without_others(span: Span, directions: Tensor, number: int) -> Tensor | Non
     return better[0] if int(span.vanishing(better).sum()) > int(vanishes.sum()) else None
 
 
-def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
-    """Return directions without repeats, how often they vanish, and how many of them, the first, are attested.
+def _distinct(span: _Span, directions: Tensor, labelled: Tensor) -> tuple[Tensor, int, int]:
+    """Return directions without repeats, how many of them, the first, are attested, and the zeros of these together.
 
     Attested are those that vanish about as often as the best, and not only where a better one does: a mixture of two
     columns vanishes where both do. So are those whose column is one of the ``labelled`` ``(l, rank)``. Others fill up, most
@@ -390,16 +358,15 @@ def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
     more than the ``rank - 1`` that any can have are left out.
     """
     if not len(directions):
-        return Directions(directions, directions.new_zeros(0, dtype=torch.int64), 0)
+        return directions, 0, 0
     vanish = span.vanishing(directions)
     zeros, rank = vanish.sum(0), span.rank
     # Of the directions that nearly are a labelled one it is the one with the most zeros.
     columns, expected = (functional.normalize(span.columns @ some.T, dim=0) for some in (directions, labelled))
     alike = (columns.T @ expected).abs() > _CONFIRMED
-    best = torch.where(alike, zeros.unsqueeze(1), -1).argmax(0)[alike.any(0)]
-    confirmed = set(best.tolist())
+    confirmed = set(torch.where(alike, zeros.unsqueeze(1), -1).argmax(0)[alike.any(0)].tolist())
     order = zeros.argsort(descending=True, stable=True).tolist()
-    order = [entry for entry in order if zeros[entry] >= rank - 1 + SURPLUS or entry in confirmed]
+    order = [entry for entry in order if zeros[entry] >= rank - 1 + _SURPLUS or entry in confirmed]
     chosen: list[int] = []
 
     def fills(number: int) -> bool:
@@ -407,79 +374,58 @@ def distinct(span: Span, directions: Tensor, labelled: Tensor) -> Directions:
         basis = torch.linalg.qr(directions[chosen].T)[0] if chosen else directions.new_zeros(rank, 0)
         return float((directions[number] - basis @ (basis.T @ directions[number])).norm()) > _APART
 
-    for items in sorted(order, key=lambda item: item not in confirmed):
+    for entry in sorted(order, key=lambda item: item not in confirmed):
         if len(chosen) == rank:
             break
-        if items not in confirmed:
-            if zeros[items] < _AS_OFTEN * zeros[order[0]]:
+        if entry not in confirmed:
+            if zeros[entry] < _AS_OFTEN * zeros[order[0]]:
                 break
-            shared = (vanish[:, chosen] & vanish[:, [items]]).sum(0)
-            if chosen and int(shared.max()) >= _CONTAINED * zeros[items]:
+            shared = (vanish[:, chosen] & vanish[:, [entry]]).sum(0)
+            if chosen and int(shared.max()) >= _CONTAINED * zeros[entry]:
                 continue
-        if fills(items):
-            chosen.append(items)
-    attested = len(chosen)
-    for items in order:
-        if len(chosen) < rank and items not in chosen and fills(items):
-            chosen.append(items)
-    return Directions(directions[chosen], zeros[chosen], attested)
+        if fills(entry):
+            chosen.append(entry)
+    attested, total = len(chosen), int(zeros[chosen].sum())
+    for entry in order:
+        if len(chosen) < rank and entry not in chosen and fills(entry):
+            chosen.append(entry)
+    return directions[chosen], attested, total
 
 
-class Separation(NamedTuple):
-    """Columns of D ``(m, r)``, float64, of as many images as were separated, and the zeros ``(r,)`` of each.
-
-    The first ``attested`` of them show too many zeros to be anything but an image's.
-    """
-
-    errors: Tensor
-    zeros: Tensor
-    attested: int
+def _rank(values: Tensor) -> int:
+    return int((values > _RANK * values[0].clamp(min=1e-300)).sum())
 
 
 def separate(
     weight: Tensor, bias: Tensor, count: int, generator: torch.Generator, by_label: LabelSlopes | None = None
-) -> Separation:
-    """Return the columns of D of as many images as can be separated.
+) -> tuple[Tensor, int]:
+    """Return the columns of D ``(m, r)``, float64, of as many images as can be separated.
 
-    ``weight`` is dW ``(m, k)``, or its product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
+    Beside them how many, the first, show too many zeros to be anything but an image's. ``weight`` is dW ``(m, k)``, or its
+    product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
-        return Separation(bias[:, None], torch.zeros(1, dtype=torch.int64), 1)
+        return bias[:, None], 1
     left, values, _ = torch.linalg.svd(weight, full_matrices=False)
-    rank = min(count, int((values > RANK * values[0].clamp(min=1e-300)).sum()))
+    rank = min(count, _rank(values))
     # Outputs that no image touched carry rounding only, and would be zeros of every direction.
     lengths = weight.norm(dim=1)
-    live = (lengths > RANK * lengths.max().clamp(min=1e-300)).nonzero().squeeze(1)
+    live = (lengths > _RANK * lengths.max().clamp(min=1e-300)).nonzero().squeeze(1)
     span = left[:, :rank] * values[:rank]
     if rank < 1 or len(live) <= rank:
-        return Separation(weight.new_zeros(len(weight), 0), torch.zeros(0, dtype=torch.int64), 0)
-    if rank == 1:
-        apart = Directions(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), 0)
-    else:
+        return weight.new_zeros(len(weight), 0), 0
+    directions, attested = weight.new_ones(1, 1), 0
+    if rank > 1:
         # What is left of the gradient beside its n largest parts is rounding, spread evenly over the entries.
         left_over = float(values[rank]) if len(values) > rank else 0.0
         noise = left_over / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1]))
-        draws = DRAWS if count <= SEPARABLE else 0
-        apart = sparse_directions(Span(span[live], noise), generator, draws, by_label and by_label.at(live))
-    columns = span @ apart.found.T
+        directions, attested = _sparse_directions(_Span(span[live], noise), generator, by_label and by_label.at(live))
+    columns = span @ directions.T
     # Each column has its true length when all of them sum to db.
     scales = torch.linalg.lstsq(columns, bias[:, None], driver="gelsd").solution[:, 0]
-    sound = scales.abs() * columns.norm(dim=0) > RANK * bias.norm()
-    return Separation((columns * scales)[:, sound], apart.zeros[sound], int(sound[: apart.attested].sum()))
-
-
-def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Tensor:
-    """Return the layer's inputs ``(r, k)``: the least-squares solution A of D A = dW, ``(m, r)`` and ``(m, k)``.
-
-    Of a truncated layer no more than ``left^T dW`` is known in all columns, ``left`` being ``(m, t)``.
-    """
-    errors, weight = errors.double(), weight.double().cpu()
-    if left is not None:
-        onto = left.double().cpu().T
-        errors, weight = onto @ errors, onto @ weight
-    inputs: Tensor = torch.linalg.pinv(errors) @ weight
-    return inputs
+    sound = scales.abs() * columns.norm(dim=0) > _RANK * bias.norm()
+    return (columns * scales)[:, sound], int(sound[:attested].sum())
 
 
 def lone_inputs(weight: Tensor, bias: Tensor) -> Tensor:
@@ -513,19 +459,33 @@ class Parts(NamedTuple):
     attested: bool  # whether each shows by itself that it is no mixture, by how often it vanishes
 
 
-@dataclass(frozen=True)
 class LinearGradient:
-    """The gradient of a linear layer as far as an update says it, float64 on the CPU."""
+    """The gradient of a linear layer as far as an update says it, float64 on the CPU; if truncated projected already.
 
-    weight: Tensor  # (m, k)
-    bias: Tensor  # (m,)
-    left: Tensor | None  # factor that the columns of a truncated layer are known along
-    onto: Tensor | None  # (k, r), its rows likewise
+    Attributes:
+        weight: ``(m, k)``.
+        bias: ``(m,)``.
+        onto: ``(k, r)`` along which the rows of a truncated layer are known; None for everything. Its columns likewise.
+        rows: the rows, along that.
+    """
 
-    @property
-    def rows(self) -> Tensor:
-        """Of a truncated layer all rows are known along V, and all columns along U."""
-        return self.weight if self.onto is None else self.weight @ self.onto
+    def __init__(self, gradient: Mapping[str, Tensor], project: Any, layer: str) -> None:
+        name = f"{layer}.weight"
+        tangent = project if isinstance(project, Tangent) else Tangent()
+        right = tangent.right.get(name)
+        self.weight, self.bias = gradient[name].double().cpu(), gradient[f"{layer}.bias"].double().cpu()
+        self._left = tangent.left.get(name)
+        self.onto = None if right is None else right.double().cpu().T
+        self.rows = self.weight if self.onto is None else self.weight @ self.onto
+
+    def inputs(self, errors: Tensor) -> Tensor:
+        """Return the layer's inputs ``(r, k)``: the least-squares solution A of D A = dW, ``(m, r)`` and ``(m, k)``."""
+        weight = self.weight
+        if self._left is not None:  # no more is known in all columns
+            onto = self._left.double().cpu().T
+            errors, weight = onto @ errors, onto @ weight
+        inputs: Tensor = torch.linalg.pinv(errors) @ weight
+        return inputs
 
     def unexplained(self, inputs: Tensor) -> float:
         """Return the share of the rows that is no combination of inputs ``(n, k)``."""
@@ -537,31 +497,196 @@ class LinearGradient:
         """Return the parts of one step, an image each; None where there are not as many parts as images.
 
         The mean loss's share of each image is what it put into the bias's gradient, so derivatives are n times that.
-        Arguments are as of :func:`separate`.
         """
-        if count == 1:
-            errors, attested = self.bias[:, None], 1
-        elif count > (MOST if by_label is None else MOST_BY_LABELS):
+        if count > (_MOST if by_label is None else MOST_BY_LABELS):
             return None
-        else:
-            errors, _, attested = separate(self.rows, self.bias, count, draw, by_label)
-            if errors.shape[1] != count:
-                values = torch.linalg.svdvals(self.rows)
-                rank = int((values > RANK * values[0].clamp(min=1e-300)).sum())
-                if by_label is None or errors.shape[1] < rank:
-                    return None
-        inputs = inputs_of(errors, self.weight, self.left)
+        errors, attested = separate(self.rows, self.bias, count, draw, by_label)
+        missing = count - errors.shape[1]
+        if missing and (by_label is None or errors.shape[1] < _rank(torch.linalg.svdvals(self.rows))):
+            return None
+        inputs = self.inputs(errors)
         # Of an image that the network is sure of the gradient says nothing: a part of zeros stands for it.
-        silent = (0, 0, 0, count - errors.shape[1])
-        derivatives, inputs = (functional.pad(values, silent) for values in (count * errors.T, inputs))
+        derivatives, inputs = (functional.pad(values, (0, 0, 0, missing)) for values in (count * errors.T, inputs))
         explained = self.unexplained(inputs) < EXPLAINED
         return Parts(derivatives.float(), inputs.float(), explained, attested == count)
 
 
-def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) -> LinearGradient:
-    """Return the gradient of a layer as an update says it, already projected where the upload is truncated."""
-    name = f"{layer}.weight"
-    tangent = project if isinstance(project, Tangent) else Tangent()
-    left, right = tangent.left.get(name), tangent.right.get(name)
-    weight, bias = gradient[name].double().cpu(), gradient[f"{layer}.bias"].double().cpu()
-    return LinearGradient(weight, bias, left, None if right is None else right.double().cpu().T)
+@dataclass(frozen=True)
+class HeadMembers:
+    """The images of one step at the head, in the order of the labels.
+
+    Derivatives ``(n, C)`` of the loss at the logits; inputs ``(n, d)``, an estimate, or what images of the label put in on
+    the whole, for those that are not ``sure`` ``(n,)``.
+    """
+
+    derivatives: Tensor
+    inputs: Tensor
+    sure: Tensor
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """D(Q R)^T Q = U, of groups of images that share their representation."""
+
+    left: Tensor  # U (C, g)
+    values: Tensor  # (g,) singular values of n dW; R is they times the right singular vectors
+    logits: Tensor  # (g, C) R W^T, what R makes of the logits
+    bias: Tensor  # b (C,)
+    slope: Tensor  # n db (C,)
+    truth: Tensor  # (g, C) one-hot labels
+    sizes: Tensor  # (g,) images of each group
+
+    def derivatives(self, mixing: Tensor) -> Tensor:
+        """Return the rows of D ``(..., g, C)`` of mixings ``(..., g, g)``, those of a group summed."""
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
+        return self.sizes.unsqueeze(1) * (chances - self.truth)
+
+    def left_over(self, mixing: Tensor, weights: Tensor) -> Tensor:
+        """Return the part that stays unsolved ``(..., C g + C)``, columns of the first part times ``weights`` ``(g,)``."""
+        pulls = self.derivatives(mixing)
+        first = (pulls.mT @ mixing - self.left) * weights
+        return torch.cat([first.flatten(-2), pulls.sum(-2) - self.slope], -1)
+
+    def slopes(self, mixing: Tensor, weights: Tensor) -> Tensor:
+        """Return the derivative of :meth:`left_over` at mixings ``(k, g, g)``, ``(k, C g + C, g g)``."""
+        chances: Tensor = (mixing @ self.logits + self.bias).softmax(-1)
+        number, n_classes = self.truth.shape
+        # How D_jc moves with Q_jl: s_j p_jc (L_lc - sum_m p_jm L_lm); of another row it does not.
+        leads = self.logits - (chances @ self.logits.mT).unsqueeze(-1)
+        turns = self.sizes[:, None, None] * chances.unsqueeze(-2) * leads
+        first = torch.einsum("bjk,bjlc->bckjl", mixing, turns)
+        first.diagonal(dim1=2, dim2=4).add_(self.derivatives(mixing).permute(0, 2, 1).unsqueeze(-1))
+        first = first * weights[:, None, None]
+        second = turns.permute(0, 3, 1, 2)
+        unknowns = number * number
+        return torch.cat([first.reshape(-1, n_classes * number, unknowns), second.reshape(-1, n_classes, unknowns)], 1)
+
+
+def members_of_head(
+    weight: Tensor, bias: Tensor, head: tuple[Tensor, Tensor], labels: Tensor, generator: torch.Generator
+) -> HeadMembers | None:
+    """Return each image's inputs to a head; None where the equations have no solution that can be found.
+
+    Of gradients dW ``(C, d)`` and db ``(C,)`` of the mean cross-entropy, W and b before the step, and labels ``(n,)``.
+    """
+    count, labels = len(labels), labels.cpu()
+    given = [value.double().cpu() for value in (weight, bias, *head)]
+    if not 2 <= count <= min(MOST_AT_HEAD, len(given[1]) - 1) or int(labels.min()) < 0:
+        return None
+    classes, of_class = labels.unique(return_inverse=True)
+    alone, together = torch.arange(count), len(classes) < count
+    for groups, current in ((alone, labels), *([(of_class, classes)] if together else [])):
+        result = _solved(given, current, torch.bincount(groups).double(), count, generator)
+        if result is not None:
+            pulls, inputs, errors = result
+            sizes = torch.bincount(groups)
+            sure = (errors < SURE) & (sizes == 1)
+            return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
+    return None
+
+
+def _solved(
+    given: list[Tensor], labels: Tensor, sizes: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return D ``(g, C)``, representations ``(g, d)`` and their relative errors ``(g,)`` of groups; None for no solution."""
+    weight, bias, head, head_bias = given
+    left, values, right = torch.linalg.svd(count * weight, full_matrices=False)
+    number, n_classes = len(labels), len(bias)
+    if len(values) < number or float(values[number - 1]) <= _HEAD_RANK * float(values[0]):
+        return None
+    basis = values[:number, None] * right[:number]
+    truth = functional.one_hot(labels, n_classes).double()
+    equations = _Equations(left[:, :number], values[:number], basis @ head.T, head_bias, count * bias, truth, sizes)
+    tried, losses = _tried(equations, count, generator)
+    least = float(losses.min())
+    if not least <= _SOLVED**2 * number:
+        return None
+    # In the gradient's own units rounding is alike everywhere, which is what errors follow from.
+    weights = equations.values / equations.values[0]
+    polished, lefts = _descended(equations, tried[losses < max(_LIKELY * least, _TINY)], weights)
+    best, loss = polished[lefts.argmin()], float(lefts.min())
+    others = polished[lefts < max(_AS_GOOD * loss, _TINY)] @ basis
+    rounding = float(values[number]) if len(values) > number else 0.0
+    rounding = max(rounding / (math.sqrt(n_classes) + math.sqrt(weight.shape[1])), 1e-8 * float(values[0]))
+    rounding, noise = rounding / float(values[0]), math.sqrt(loss / (number * n_classes))
+    inputs, errors = best @ basis, _errors(equations, best, max(rounding, noise))
+    if noise > _EXPLAINED * rounding:
+        errors = torch.full_like(errors, torch.inf)
+    for other in others:
+        apart = torch.cdist(inputs, other).where(labels.unsqueeze(1) == labels, torch.inf).amin(1)
+        errors = errors.maximum(apart / inputs.norm(dim=1))
+    return equations.derivatives(best), inputs, errors
+
+
+def _start(equations: _Equations, count: int, generator: torch.Generator) -> Tensor:
+    """Return a first mixing ``(g, g)``: that of derivatives by the mean prediction, images of one label drawn apart."""
+    total = (equations.sizes.unsqueeze(1) * equations.truth).sum(0)
+    mean = ((equations.slope + total) / count).clamp(min=1e-9)
+    draws = torch.randn(equations.truth.shape, generator=generator, dtype=mean.dtype)
+    pulls = equations.sizes.unsqueeze(1) * ((mean.log() + _SPREAD * draws).softmax(1) - equations.truth)
+    values: Tensor = torch.linalg.pinv(pulls.T, rtol=1e-2) @ equations.left
+    draws = torch.randn(values.shape, generator=generator, dtype=mean.dtype)
+    values += 1e-3 * float(values.norm()) / len(values) * draws
+    return values
+
+
+def _tried(equations: _Equations, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the solutions ``(k, g, g)`` of one start, or of all where that fails, and what they leave ``(k,)``."""
+    ones, (number, n_classes) = torch.ones(len(equations.values)).double(), equations.truth.shape
+    first = _descended(equations, _start(equations, count, generator)[None], ones)
+    tries = min(_OPERATIONS // (n_classes * (number + 1) * number**4), _TRIES - 1)
+    if float(first[1]) <= _FIXED or not tries:
+        return first
+    starts = torch.stack([_start(equations, count, generator) for _ in range(tries)])
+    points, losses = zip(first, _descended(equations, starts, ones), strict=True)
+    return torch.cat(points), torch.cat(losses)
+
+
+def _descended(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the solutions ``(k, g, g)`` that starts lead to, and the sums of squares ``(k,)`` that are left."""
+    number, n_classes = equations.truth.shape
+    at_once = max(_ENTRIES // (n_classes * (number + 1) * number**2), 1)
+    points, losses = zip(*(_side_by_side(equations, some, weights) for some in starts.split(at_once)), strict=True)
+    return torch.cat(points), torch.cat(losses)
+
+
+def _side_by_side(equations: _Equations, starts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same of starts that are followed at once, each with a damping of its own until it ends."""
+    points = starts.clone()
+    rest = equations.left_over(points, weights)
+    losses = rest.square().sum(1)
+    dampings, steps = torch.full_like(losses, 1e-3), torch.zeros_like(losses)
+    going = losses.isfinite()
+    losses = losses.where(going, torch.inf)
+    while bool(going.any()):
+        rows = going.nonzero().flatten()
+        at, damping = points[rows], dampings[rows]
+        slopes = equations.slopes(at, weights)
+        squares, pull = slopes.mT @ slopes, slopes.mT @ rest[rows].unsqueeze(2)
+        current = squares.diagonal(dim1=1, dim2=2)
+        steep = squares + torch.diag_embed(damping[:, None] * (current + 1e-14 * current.sum(1, keepdim=True)))
+        step, failed = torch.linalg.solve_ex(steep, -pull)
+        there = at + step.view(at.shape)
+        left = equations.left_over(there, weights)
+        values = left.square().sum(1)
+        better = (failed == 0) & (values < losses[rows])
+        gains = (losses[rows] - values).where(better, torch.inf)
+        moved = rows[better]
+        points[moved], rest[moved], losses[moved] = there[better], left[better], values[better]
+        dampings[rows] = (damping / 5).clamp(min=1e-14).where(better, damping * 4)
+        steps[rows] += better
+        still = (gains < _FIXED * losses[rows]) | (losses[rows] < _TINY) | (steps[rows] >= _STEPS)
+        going[rows] = ~still & (dampings[rows] < 1e6)
+    return points, losses
+
+
+def _errors(equations: _Equations, mixing: Tensor, noise: float) -> Tensor:
+    """Return the relative error ``(g,)`` of each representation that noise of the equations makes."""
+    number = len(mixing)
+    slopes = equations.slopes(mixing[None], equations.values / equations.values[0])[0]
+    # In units of what each unknown does to a representation, so that what is left open shows as what it is.
+    scaled = slopes / equations.values.repeat(number)
+    _, sizes, ways = torch.linalg.svd(scaled, full_matrices=False)
+    spread = (ways / sizes.clamp(min=_TINY).unsqueeze(1)).square().sum(0).view(number, number).sum(1)
+    result: Tensor = noise * spread.sqrt() / (mixing * equations.values).norm(dim=1)
+    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar, final
@@ -13,14 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
-from fedpriv.attacks.gradients.matching import Matcher, SeveralSteps, batch_sizes, one_hot
-from fedpriv.attacks.gradients.separated_batch import SeparatedBatch, separate_batch
-from fedpriv.attacks.gradients.update import (
-    LocalStep,
-    batch_facts,
-    infer_labels,
-    local_step,
-)
+from fedpriv.attacks.gradients.layers import Known, SeparatedBatch, separate_batch
+from fedpriv.attacks.gradients.matching import Matcher, Matching, SeveralSteps
+from fedpriv.attacks.gradients.update import LocalStep, batch_facts, batch_sizes, infer_labels, local_step, one_hot
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
 from fedpriv.attacks.observation import (
@@ -32,12 +27,13 @@ from fedpriv.attacks.observation import (
     Statistics,
     TargetId,
 )
-from fedpriv.attacks.search.candidates import Row, Solved, in_chunks, rows_of, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, Tick, in_chunks, rows_of, solve_rows
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.payloads import PublicLoss
 
-Tick = Callable[[int], None]
+_INPUTS, _IN_FULL = 0.3, 3  # weight of the distance of known inputs, and images from which on it weighs in full
+_AT_HEAD = 10.0  # times it weighs at the head
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,17 @@ class StepProblem:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
         places = [row.position for row in rows]
         return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
+
+    def matching(self, matcher: Matcher, rows: Sequence[Row]) -> Matching:
+        """Return the comparison of candidates with their targets, and with what else is known of their images."""
+        steps, counts, _ = self.of(rows)
+        known: list[tuple[Known, float] | None] = []
+        for row, step, count in zip(rows, steps, counts, strict=True):
+            separated, weight = self.apart[row.position], _INPUTS * min(1.0, count / _IN_FULL)
+            weight *= _AT_HEAD if step.readout.startswith(HEAD.removesuffix(".")) else 1.0
+            known.append((separated.known, weight) if separated is not None and separated.known is not None else None)
+        statistics = [self.statistics[row.position] for row in rows] if self.statistics else []
+        return matcher.against(steps, counts, known, statistics)
 
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
@@ -106,12 +113,16 @@ class GradientMatching(Attack):
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
             ``signs`` (the answer to ``sign``), all as far as a ``censored`` update tells of them (the answer to
             ``percentile-privacy``), or all ``relative`` to each tensor's size (the answer to ``noise``).
+        apart: whether the images of a step are separated first, where a fully connected layer or the head lets them: then
+            each is asked for its own share of the update (:mod:`fedpriv.attacks.gradients.layers`). Where labels do not say
+            the loss they are in any case.
     """
 
     restarts: Annotated[int, Ge(1)] = 1
     several_steps: SeveralSteps = "unrolled"
     ignore: str = ""
     match: GradientMatch = "all"
+    apart: bool = True
 
     targets = NETWORKS
     unit = "upload"
@@ -123,11 +134,6 @@ class GradientMatching(Attack):
     def labels_known(self) -> bool:
         """False where labels are found together with the images; else they are looked up or inferred."""
         return True
-
-    @property
-    def separates_batches(self) -> bool:
-        """True where images are separated before the search also if labels say the loss; else only if they do not."""
-        return False
 
     def solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
@@ -154,7 +160,7 @@ class GradientMatching(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover the images of each target."""
         updates, matcher = self._read(problem)
-        needed = self.bytes_beside(problem, updates) + bytes_of_matching(updates, problem.knowledge, matcher)
+        needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge, matcher)
         return self.search(problem, updates, matcher, needed)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
@@ -163,7 +169,7 @@ class GradientMatching(Attack):
             return None
         updates, matcher = self._read(problem)
         knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
-        needed = bytes_of_matching(updates, knowledge, matcher)
+        needed = _bytes_of_matching(updates, knowledge, matcher)
 
         def of(images: Tensor) -> Tensor:
             def cosine(some: Sequence[Row]) -> Tensor:
@@ -185,7 +191,7 @@ class GradientMatching(Attack):
             labels_known=self.labels_known,
             ignore=self.ignore,
             match=self.match,
-            always_apart=self.separates_batches,
+            always_apart=self.apart,
         )
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
         return updates, Matcher(updates.model, shape, updates.facts, self.several_steps, problem.device, proximal)
@@ -208,44 +214,40 @@ def read_problem(
 
     Parameters that are ignored still tell labels, and images apart; with ``always_apart`` also where labels say the loss.
     """
-    observations, targets, knowledge, device = problem.observations, problem.targets, problem.knowledge, problem.device
+    targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
     known = [batch_facts(attack, knowledge, target.client) for target in targets]
     model, facts = known[0][0], [facts for _, facts in known]
-    heads, through = knowledge.heads, knowledge.loss.through
-    steps, labels = [], []
+    compared, whole, labels = [], [], []
     for target, own in zip(targets, facts, strict=True):
-        seen = observation_of(observations, target)
-        step = local_step(seen, model, own.learning_rate, device, heads.get(target.client))
-        labelled = known_labels(attack, target, step, knowledge, own).cpu() if labels_known else None
-        labels.append(torch.full((own.images,), -1) if labelled is None else labelled)
-        kept = without(attack, step, ignore)
-        if knowledge.loss.head_apart:
-            gradient = {name: value for name, value in kept.gradient.items() if not name.startswith(HEAD)}
-            kept = replace(kept, gradient=gradient)
-        sizes = tuple(batch_sizes(len(labels[-1]), own))
-        steps.append((replace(kept, sizes=sizes), step))
-    left = [kept for kept, _ in steps]
-    read: list[SeparatedBatch | None] = [None] * len(left)
+        seen = observation_of(problem.observations, target)
+        step = local_step(seen, model, own.learning_rate, problem.device, knowledge.heads.get(target.client))
+        unknown = torch.full((own.images,), -1)
+        labels.append(_known_labels(attack, target, step, knowledge, own).cpu() if labels_known else unknown)
+        gradient = _without(attack, step, ignore)
+        if loss.head_apart:
+            gradient = {name: value for name, value in gradient.items() if not name.startswith(HEAD)}
+        compared.append(replace(step, gradient=gradient, sizes=tuple(batch_sizes(len(labels[-1]), own))))
+        whole.append(step)
+    apart: list[SeparatedBatch | None] = [None] * len(targets)
     if labels_known and match == "all":
-        read = separate_batch(model, left, [whole for _, whole in steps], labels, problem, always=always_apart)
-    found_too = not labels_known and through == "logits"  # soft labels are found with the images
-    loss = replace(knowledge.loss, through="cross_entropy") if found_too else knowledge.loss
-    counts = tuple(len(own) for own in labels)
+        apart = separate_batch(model, compared, whole, labels, problem, always=always_apart)
+    if not labels_known and loss.through == "logits":  # soft labels are found with the images
+        loss = replace(loss, through="cross_entropy")
+    counts = tuple(len(own_labels) for own_labels in labels)
     table = torch.full((len(targets), max(counts)), -1)
-    for row, own_labels, apart in zip(table, labels, read, strict=True):
-        row[: len(own_labels)] = own_labels if apart is None else apart.labels
+    for row, own_labels, separated in zip(table, labels, apart, strict=True):
+        row[: len(own_labels)] = own_labels if separated is None else separated.labels
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
+    pairs = zip(compared, apart, strict=True)
+    steps = [step if separated is None else separated.step for step, separated in pairs]
     return StepProblem(
         model=model,
         facts=max(facts, key=lambda own: own.steps),
-        steps=tuple(
-            restricted(attack, step if apart is None else apart.step, match)
-            for step, apart in zip(left, read, strict=True)
-        ),
+        steps=tuple(_restricted(attack, step, match) for step in steps),
         counts=counts,
-        labels=table.to(device),
-        apart=tuple(read),
-        misfit=misfit_of(loss, left, read),
+        labels=table.to(problem.device),
+        apart=tuple(apart),
+        misfit=misfit_of(loss, compared, apart),
         statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
     )
 
@@ -270,8 +272,8 @@ def moved_besides(reasons: Sequence[str]) -> str:
     return f"The true images need not be the best fit: {stated}." if stated else ""
 
 
-def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
-    """Return a step without the parameters that patterns as of ``fnmatch``, joined by +, name; each must name some."""
+def _without(attack: str, step: LocalStep, ignore: str) -> dict[str, Tensor]:
+    """Return a gradient without the parameters that patterns as of ``fnmatch``, joined by +, name; each must name some."""
     names, kept = ", ".join(step.gradient), dict(step.gradient)
     for pattern in ignore.split("+") if ignore else []:
         ignored = [name for name in step.gradient if fnmatchcase(name, pattern)]
@@ -282,10 +284,10 @@ def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
         kept = {name: value for name, value in kept.items() if name not in ignored}
     if not kept:
         raise UserError(f"attack {attack!r}: ignore={ignore} leaves nothing to compare; there are: {names}")
-    return replace(step, gradient=kept)
+    return kept
 
 
-def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
+def _restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
     """Return a step of which only the entries that the client sent, or their signs, are compared; no truncated one."""
     if match != "all" and step.project is not None:
         raise UserError(
@@ -300,7 +302,7 @@ def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
     return replace(step, project=entries)
 
 
-def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
+def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
     """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
 
     Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
@@ -309,7 +311,10 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     if knowledge.card.labels == "inferred":
         assert knowledge.model is not None
         labels = infer_labels(step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape)
-        return dealt(labels, batch_sizes(facts.images, facts))
+        sizes = batch_sizes(facts.images, facts)
+        turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
+        order = sorted(range(len(turns)), key=lambda position: (turns[position][1], turns[position][0]))
+        return labels[torch.tensor(order, device=labels.device)]
     where = f"client {target.client} in round {target.round}"
     given = knowledge.labels.get((target.round, target.client))
     if given is None:
@@ -325,14 +330,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     return given
 
 
-def dealt(labels: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return labels ``(n,)`` in the order of batches of these sizes, dealt out one to each batch that has room, in turn."""
-    turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
-    order = sorted(range(len(turns)), key=lambda position: (turns[position][1], turns[position][0]))
-    return labels[torch.tensor(order, device=labels.device)]
-
-
-def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
+def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
     """Estimate the memory of a row while its images are matched."""
     channels, height, width = knowledge.image_shape
     pixels = problem.labels.shape[1] * channels * height * width

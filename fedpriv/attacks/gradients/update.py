@@ -103,28 +103,23 @@ class StepModel:
 
         Labels are probabilities ``(n, C)``; with ``readout`` the derivatives ``(n, O)``. Further columns have no part.
         """
-
-        def loss(values: Weights) -> Tensor:
-            return self._loss(values | (fixed or {}), images, labels, readout)
-
-        result: Weights = grad(loss)(weights)
-        return result
-
-    def _loss(self, values: Weights, images: Tensor, labels: Tensor, readout: str) -> Tensor:
-        if not readout:
-            return mean_loss(functional_call(self._model, values, (images,)), labels, "")
         read: list[Tensor] = []
 
         def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
             read.append(output)
             return output.clone()  # what follows may overwrite it
 
-        hook = self._model.get_submodule(readout).register_forward_hook(note)
+        def loss(values: Weights) -> Tensor:
+            output = functional_call(self._model, values | (fixed or {}), (images,))
+            return mean_loss(read.pop() if readout else output, labels, readout)
+
+        hook = self._model.get_submodule(readout).register_forward_hook(note) if readout else None
         try:
-            functional_call(self._model, values, (images,))
+            result: Weights = grad(loss)(weights)
         finally:
-            hook.remove()
-        return mean_loss(read[0], labels, readout)
+            if hook is not None:
+                hook.remove()
+        return result
 
 
 def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
@@ -136,36 +131,36 @@ def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
     return (label * output if readout else -(label * functional.log_softmax(output, 1))).sum(1).mean()
 
 
-def same_weights(steps: Sequence[LocalStep], *, fixed: bool = True) -> list[list[int]]:
-    """Return the positions of the steps, those together that began from equal weights, and equal fixed ones if asked."""
-    groups: list[list[int]] = []
-    for index, step in enumerate(steps):
-        for group in groups:
-            first = steps[group[0]]
-            alike = equal_weights(first.fixed, step.fixed) if fixed else same_shapes(first.fixed, step.fixed)
-            if alike and equal_weights(first.weights, step.weights):
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    return groups
-
-
 def equal_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     """True for equal parameters of the same names."""
     return first is second or all(torch.equal(first[name], second[name]) for name in first)
 
 
-def same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
-    """True for parameters of the same names and shapes."""
-    return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
-
-
 def square_norms(steps: Sequence[LocalStep]) -> Tensor:
     """Return the squared norms ``(N,)`` of N steps' gradients."""
-    return torch.stack(
-        [torch.stack([value.square().sum() for value in step.gradient.values()]).sum() for step in steps]
-    )
+    each = [torch.stack([value.square().sum() for value in step.gradient.values()]).sum() for step in steps]
+    return torch.stack(each)
+
+
+def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
+    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
+
+    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
+    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
+    norm cannot train on one image).
+    """
+    if sum(facts.sizes) == count:
+        return list(facts.sizes)
+    sizes = [len(part) for part in torch.arange(count).split(facts.batch_size)]
+    while len(sizes) > max(facts.steps, 1):
+        tail = sizes.pop()
+        sizes[-1] += tail
+    return sizes
+
+
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Return labels ``(R, M)`` as probabilities ``(R, M, C)``; a label of -1 has none."""
+    return functional.one_hot(labels.clamp_min(0), n_classes).float() * (labels >= 0).unsqueeze(2)
 
 
 def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, Tensor | None]:
@@ -203,12 +198,8 @@ def labels_of_head(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tens
     if batch_size == 1:
         return signal.argmin().view(1)
     share = signal.clamp_max(0).sum() / batch_size
-    numbers: list[int] = []
-    for label in signal.argsort().tolist():
-        if signal[label] < 0 and len(numbers) < batch_size:
-            numbers.append(label)
-    for label in numbers:
-        signal[label] -= share
+    numbers = [label for label in signal.argsort().tolist() if signal[label] < 0][:batch_size]
+    signal[numbers] -= share
     while len(numbers) < batch_size:
         label = int(signal.argmin())
         signal[label] -= share
@@ -221,7 +212,11 @@ def labels_through_head(
 ) -> Tensor:
     """Return the labels of an extractor's batch ``(n,)``, as a multiset, ascending; ``step.fixed`` holds its head."""
     device = next(iter(step.gradient.values())).device
-    client, dummies = StepModel(model, device), images_of_no_content(image_shape).to(device)
+    channels, height, width = image_shape
+    draw = generator(0, "images of no content")  # fine and coarse noise
+    fine, coarse = torch.rand(8, *image_shape, generator=draw), (8, channels, -(-height // 4), -(-width // 4))
+    wide = functional.interpolate(torch.rand(coarse, generator=draw), size=(height, width), mode="bilinear")
+    client, dummies = StepModel(model, device), torch.cat([fine, wide]).to(device)
     columns = []
     for label in range(n_classes):
         given = functional.one_hot(torch.full((len(dummies),), label, device=device), n_classes).float()
@@ -233,21 +228,8 @@ def labels_through_head(
     shares = torch.tensor(nnls(torch.stack(columns, 1).numpy(), wanted.numpy())[0])
     if not float(shares.sum()):  # no label explains anything: take the least bad one
         shares = functional.one_hot((torch.stack(columns) @ wanted).argmax(), n_classes).double()
-    return _dealt(shares / shares.sum() * count, count).to(device)
-
-
-def images_of_no_content(image_shape: tuple[int, int, int]) -> Tensor:
-    """Return fine and coarse noise ``(16, c, h, w)`` in [0, 1], always the same."""
-    channels, height, width = image_shape
-    draw = generator(0, "images of no content")
-    fine = torch.rand(8, *image_shape, generator=draw)
-    coarse = torch.rand(8, channels, -(-height // 4), -(-width // 4), generator=draw)
-    return torch.cat([fine, functional.interpolate(coarse, size=(height, width), mode="bilinear")])
-
-
-def _dealt(shares: Tensor, count: int) -> Tensor:
-    """Return ``count`` labels in numbers next to ``shares``, which sum to it: the largest remainders are rounded up."""
+    shares = shares / shares.sum() * count
     counts = shares.floor().long()
-    rest = count - int(counts.sum())
-    counts[(shares - counts).argsort(descending=True, stable=True)[:rest]] += 1
-    return torch.repeat_interleave(torch.arange(len(counts)), counts)
+    # The largest remainders are rounded up.
+    counts[(shares - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]] += 1
+    return torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)

@@ -11,10 +11,9 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.contract import Declared, Trained
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import Knowledge, Observation, Progress, ThreatModel
-from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge, TargetId
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import Last
 

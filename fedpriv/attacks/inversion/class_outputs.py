@@ -48,7 +48,7 @@ from fedpriv.attacks.inversion.decoder import divided
 from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.inversion.vector import DipFitting, FittedInversion
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
+from fedpriv.attacks.priors.pixels import LEAST_IMAGES
 from fedpriv.attacks.search.candidates import TargetDistance
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed

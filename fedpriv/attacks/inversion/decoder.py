@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.extractors import OwnExtractors, represented, require_extractors
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
@@ -38,8 +38,7 @@ from fedpriv.attacks.observation import (
     TargetId,
     ThreatModel,
 )
-from fedpriv.attacks.priors.denoiser import LEAST_IMAGES, images_to_train_on
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.pixels import LEAST_IMAGES, PixelPrior, PixelSettings, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
     SpectralPrior,
@@ -51,7 +50,6 @@ from fedpriv.attacks.priors.spectral import (
 )
 from fedpriv.attacks.search.fit import Fitted, Prior, Schedule, fit
 from fedpriv.attacks.search.objectives import DISTANCES, Match
-from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed, generator
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE

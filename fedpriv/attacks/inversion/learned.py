@@ -1,6 +1,6 @@
 """Inversion under a prior that the attacker learned on its own images, one image a vector.
 
-``||g(x) - r||^2 / ||r||^2`` is minimised over pixels that a denoiser holds back (:mod:`fedpriv.attacks.priors.denoiser`),
+``||g(x) - r||^2 / ||r||^2`` is minimised over pixels that a denoiser holds back (:mod:`fedpriv.attacks.priors.pixels`),
 from the image that a decoder gives: pixels find the details of an image that is there in outline, and do not find it from
 afar. How far to go from the decoded towards the fitted image is learned for each client on images of the attacker's own.
 """
@@ -15,16 +15,15 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, defenses_of, divided, worth
 from fedpriv.attacks.inversion.decoder_network import Pairs
 from fedpriv.attacks.inversion.vector import FITS, Fitting, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, ThreatModel
-from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
+from fedpriv.attacks.priors.pixels import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
 from fedpriv.attacks.search.candidates import Row, Solved, by_target, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
-from fedpriv.attacks.trained import Same
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
 from fedpriv.wire.payloads import Representations

@@ -24,9 +24,8 @@ from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
-from fedpriv.attacks.search.halving import ladder
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
 from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
@@ -253,7 +252,7 @@ class PixelInversion(VectorInversion):
     (:mod:`fedpriv.attacks.priors.spectral`).
 
     All starts of a target begin on one course of Adam; with a share of the budget each, the half of them with the higher
-    objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.search.halving`).
+    objectives ends, and the last one takes what is left (successive halving: :mod:`fedpriv.attacks.search.candidates`).
 
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.

@@ -16,26 +16,19 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, MinLen, Predicate
+from annotated_types import Ge, MinLen
 from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.search.fit import Prior
 from fedpriv.util.errors import UserError
 
-_SLOPE = 0.2
-"""Negative slope of every LeakyReLU."""
+_SLOPE = 0.2  # negative slope of every LeakyReLU
+_INPUT = 0.1  # upper end of the uniform distribution of the fixed input
+_MANY = 64  # rows from which a GPU convolves them by products of matrices
 
 SMALL_MAP = 16
 """Positions up to which a convolution is faster as one matrix product a row (weights outweigh the map there)."""
-
-_MANY = 64
-"""Rows from which a GPU convolves them by products of matrices."""
-
-
-def odd(number: int) -> bool:
-    """True for an odd number: only then a kernel has a middle."""
-    return number % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -45,18 +38,14 @@ class Hourglass:
     Attributes:
         channels: channels of each level, down and up alike. Levels that would leave a map of one position are left
             out: batch norm of a single value is its shift, whatever the input.
-        kernel: odd side of the convolutions.
         skip: channels of a skip.
-        input_channels: channels of the fixed input, drawn from U(0, ``input_scale``).
-        input_scale: upper end of that distribution.
+        input_channels: channels of the fixed input, drawn from U(0, 0.1).
         input_noise: standard deviation of the Gaussian noise added to the input anew in each iteration.
     """
 
     channels: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (16, 32, 64, 128)
-    kernel: Annotated[int, Ge(1), Predicate(odd)] = 3
     skip: Annotated[int, Ge(1)] = 4
     input_channels: Annotated[int, Ge(1)] = 32
-    input_scale: Annotated[float, Gt(0)] = 0.1
     input_noise: Annotated[float, Ge(0)] = 0.03
 
 
@@ -135,15 +124,15 @@ class DeepImagePrior(Prior):
             deeper = self._widths[min(level + 1, len(self._widths) - 1)]
             for name, before, after, kernel in (
                 ("skip", inputs, shape.skip, 1),
-                ("down", inputs, size, shape.kernel),
-                ("inner", size, size, shape.kernel),
+                ("down", inputs, size, 3),
+                ("inner", size, size, 3),
                 ("mix", size, size, 1),
             ):
                 convolution(f"{level}.{name}", before, after, kernel)
                 norm(f"{level}.{name}", after)
             # The way up convolves the skip joined to the deeper map; each has its part of the norm and of the weight.
-            convolution(f"{level}.up", deeper, size, shape.kernel, beside=shape.skip)
-            convolution(f"{level}.beside", shape.skip, size, shape.kernel, beside=deeper)
+            convolution(f"{level}.up", deeper, size, 3, beside=shape.skip)
+            convolution(f"{level}.beside", shape.skip, size, 3, beside=deeper)
             norm(f"{level}.up", size)
             norm(f"{level}.deeper", deeper)
             norm(f"{level}.joined", shape.skip)
@@ -152,7 +141,7 @@ class DeepImagePrior(Prior):
         drawn["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
         drawn["image.bias"] = uniform(bound, image_channels)
         starts = [torch.rand(shape.input_channels, height, width, generator=generator) for generator in generators]
-        drawn["input"] = torch.stack(starts) * shape.input_scale
+        drawn["input"] = torch.stack(starts) * _INPUT
         return drawn
 
     def named_parameters(self) -> dict[str, Tensor]:

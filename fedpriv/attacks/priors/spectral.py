@@ -18,28 +18,20 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge
-from fedpriv.attacks.priors.denoiser import LEAST_IMAGES
-from fedpriv.attacks.priors.pixels import total_variation
+from fedpriv.attacks.priors.pixels import LEAST_IMAGES, total_variation
 from fedpriv.attacks.search.fit import Prior
-from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.seeds import Last
 
 PIXEL = 0.25
 """Standard deviation of a pixel of images in general, of a range of one."""
 
-_POWER, _COLOUR = 2.25, 0.06
-"""Of images in general: the power with which the variance falls with the frequency, and the share of a colour difference's
-variance in that of brightness."""
-
-_LEAST = 1e-6
-"""Variance of a coordinate at least, in pixel values squared times the number of pixels over that of coordinates."""
-
-_LEAST_SIDE = 16
-"""Pixels of a side from which images have a spectrum to speak of."""
-
-_OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
-"""Brightness, red against blue, green against both."""
+_POWER = 2.25  # with which the variance of images in general falls with the frequency
+_COLOUR = 0.06  # share of a colour difference's variance in that of brightness
+_LEAST = 1e-6  # variance of a coordinate at least, in pixel values squared
+_LEAST_SIDE = 16  # pixels of a side from which images have a spectrum to speak of
+_OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))  # brightness, red against blue, green against both
 
 
 @dataclass(frozen=True)

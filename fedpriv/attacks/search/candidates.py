@@ -1,14 +1,19 @@
-"""Candidates: an attack works on a batch of rows, a row being one target with one restart.
+"""Candidates: an attack works on a batch of rows, a row being one target with one restart, or with one of several settings.
 
 Every row draws from its own generator, so its result does not depend on which rows it is computed with, but for the last
 digits: sums over a batch are added in an order that depends on its size.
+
+Successive halving: every row of a target begins, the better half goes on, and the last one takes what is left. Karnin, Koren
+and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits" (ICML 2013); Jamieson and Talwalkar, "Non-stochastic Best Arm
+Identification and Hyperparameter Optimization" (AISTATS 2016). Departs from them in that the last row gets the larger share
+of the budget: here the row is the result itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -22,14 +27,9 @@ from fedpriv.util.compute import FLOAT32, Numerics, free_memory, require
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import Last
 
-_CPU_CHUNK_BYTES = 1 << 30
-"""Most memory that a chunk takes on a CPU. Larger chunks gain no speed there."""
-
-_SHARE = 0.5
-"""Share of the free memory, of a graphics card or of the machine, that a chunk may take."""
-
-_ROW_BYTES = 200
-"""Memory of a row beside its images."""
+_CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
+_SHARE = 0.5  # share of the free memory, of a graphics card or of the machine, that a chunk may take
+_ROW_BYTES = 200  # memory of a row beside its images
 
 T = TypeVar("T")
 
@@ -72,10 +72,18 @@ class Solved:
         each = torch.full((len(self.objective),), self.iterations)
         return each if self.evaluations is None else self.evaluations.cpu()
 
+    def of_each(self, change: Callable[[Tensor, str], Tensor], evaluations: Tensor) -> Solved:
+        """Return the same with every tensor changed, by its values and its name, but for the evaluations."""
+        names = ("images", "objective", "converged", "labels")
+        images, objective, converged, labels = (change(getattr(self, name), name) for name in names)
+        return Solved(images, objective, converged, labels, self.iterations, evaluations)
 
-Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
-"""Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
 
+Tick = Callable[[int], None]
+"""Called with the number of iterations done."""
+
+Solver = Callable[[Sequence[Row], Tick], Solved]
+"""Solves a chunk of rows."""
 
 TargetDistance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)`` distances to the uploads."""
@@ -93,7 +101,7 @@ def fit_rows(
     prior: Prior,
     distance: Distance,
     schedule: Schedule,
-    tick: Callable[[int], None],
+    tick: Tick,
     *,
     count: int = 1,
     restarts: int = 1,
@@ -122,22 +130,17 @@ def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
 
 def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
     """Return solved rows as one, each part with the places of its rows, which are all of 0..N-1."""
+    first, every = parts[0][1], [solved for _, solved in parts]
     if len(parts) == 1:
-        return parts[0][1]
+        return first
     order = torch.tensor([position for places, _ in parts for position in places]).argsort()
 
-    def values(name: str) -> Tensor:
-        every = torch.cat([getattr(solved, name) for _, solved in parts])
-        return every[order.to(every.device)]
+    def whole(_: Tensor, name: str) -> Tensor:
+        values = torch.cat([getattr(solved, name) for solved in every])
+        return values[order.to(values.device)]
 
-    return Solved(
-        images=values("images"),
-        objective=values("objective"),
-        converged=values("converged"),
-        labels=values("labels"),
-        iterations=max(solved.iterations for _, solved in parts),
-        evaluations=torch.cat([solved.evaluated() for _, solved in parts])[order],
-    )
+    together = first.of_each(whole, torch.cat([solved.evaluated() for solved in every])[order])
+    return replace(together, iterations=max(solved.iterations for solved in every))
 
 
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
@@ -157,8 +160,8 @@ def in_chunks(
     work: Callable[[Sequence[Row]], T],
     bytes_per_row: int,
     together: int = 1,
-) -> Iterator[tuple[Sequence[Row], T]]:
-    """Work on rows in chunks, in order; yield each chunk with its result.
+) -> Iterator[tuple[range, T]]:
+    """Work on rows in chunks, in order; yield the places of each chunk with its result.
 
     Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow. ``together`` rows side
     by side are never in different chunks.
@@ -179,33 +182,34 @@ def in_chunks(
         require(size * bytes_per_row, f"{size:,} rows of an attack (targets x restarts) at a time", fits, "chunk_rows")
     start = 0
     while start < len(rows):
-        some = rows[start : start + size]
+        places = range(start, min(start + size, len(rows)))
         try:
-            result = work(some)
+            result = work(rows[start : places.stop])
         except torch.cuda.OutOfMemoryError:
-            if len(some) == together:
+            if len(places) == together:
                 raise
             result = None
         if result is None:  # outside the handler, whose error holds the tensors of the chunk
-            size = max(1, len(some) // 2 // together) * together
+            size = max(1, len(places) // 2 // together) * together
             torch.cuda.empty_cache()
             problem.say(
-                f"the GPU's memory is too small for {len(some)} rows of the attack at a time; going on with {size} "
+                f"the GPU's memory is too small for {len(places)} rows of the attack at a time; going on with {size} "
                 f"(chunk_rows={shown(size)} starts with that)"
             )
             continue
-        yield some, result
-        start += len(some)
+        yield places, result
+        start = places.stop
 
 
-def refuse_restarts(restarts: int, problem: AttackProblem) -> None:
-    """Refuse more restarts than there is memory for their images, of which every one is kept until the best are known."""
+def _all_rows(problem: AttackProblem, restarts: int) -> tuple[Row, ...]:
+    """Return the rows of all targets; refuse more than memory holds: every image is kept until the best are known."""
     number, each = len(problem.targets), 4 * math.prod(problem.knowledge.image_shape) + _ROW_BYTES
 
     def fits(free: int) -> str:
         return f"restarts={shown(max(1, free // (number * each)))} would fit"
 
     require(number * restarts * each, f"{number:,} targets with {restarts:,} restarts each", fits, "restarts")
+    return rows_of(problem.targets, restarts)
 
 
 def solve_rows(
@@ -226,34 +230,28 @@ def solve_rows(
     Raises:
         UserError: for fewer than one restart or row of a chunk, or more than memory holds.
     """
-    targets, progress = problem.targets, problem.progress
     if restarts < 1:
         raise UserError(f"restarts={restarts}: expected at least 1")
-    refuse_restarts(restarts, problem)
-    rows = rows_of(targets, restarts)
-    parts: list[tuple[range, Solved]] = []
-    done = 0
+    rows, parts = _all_rows(problem, restarts), list[tuple[range, Solved]]()
 
     def solve_some(some: Sequence[Row]) -> Solved:
+        done = parts[-1][0].stop if parts else 0
         planned = iterations * (len(parts) + -(-(len(rows) - done) // len(some)))
 
         def tick(number: int) -> None:
-            if progress is not None:
-                progress(len(parts) * iterations + number, planned)
+            if problem.progress is not None:
+                problem.progress(len(parts) * iterations + number, planned)
 
         solved = solve(some, tick)
         tick(iterations)
         return solved
 
-    for some, solved in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
-        parts.append((range(done, done + len(some)), solved))
-        done += len(some)
-    return best_restarts(targets, restarts, joined(parts), features)
+    for part in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
+        parts.append(part)
+    return replace(_best_restarts(problem.targets, restarts, joined(parts)), features=features)
 
 
-def best_restarts(
-    targets: tuple[TargetId, ...], restarts: int, solved: Solved, features: Tensor | None = None
-) -> Reconstruction:
+def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved) -> Reconstruction:
     """Return the restart with the lowest objective of each target, of rows in the order of :func:`rows_of`."""
     objective = solved.objective.view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
@@ -268,5 +266,91 @@ def best_restarts(
         converged=solved.converged[best],
         labels=solved.labels[best],
         cost=Cost(iterations=solved.iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
-        features=features,
     )
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A part of the budget of a target: rows that take part, and the iterations of each."""
+
+    rows: int
+    iterations: int
+
+
+Search = Callable[[Sequence[Row], int, Tensor | None, Tick], Solved]
+"""(rows, iterations of each, their images so far ``(N, M, c, h, w)`` or None, listener of iterations) -> solved rows."""
+
+
+def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]:
+    """Return rungs of fewer and fewer rows, which together take ``budget`` iterations of a target, neither more nor fewer.
+
+    Rungs of more than one row take at most a share ``trial``; so few rows begin that each has ``least`` iterations.
+    """
+    most = max(1, int(trial * budget / max(least, 1)))  # as many as the first rung can give so much
+    for begin in range(min(rows, most), 0, -1):
+        counts = [begin]
+        while counts[-1] > 1:
+            counts.append(-(-counts[-1] // 2))
+        trials = counts[:-1]
+        each = [int(trial * budget / len(trials) / count) for count in trials]
+        if not each or min(each) >= least:
+            break
+    rungs = [Rung(count, iterations) for count, iterations in zip(trials, each, strict=True)]
+    return (*rungs, Rung(1, budget - sum(rung.rows * rung.iterations for rung in rungs)))
+
+
+def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_per_row: int) -> Reconstruction:
+    """Search rung by rung; the result of a target is the row with the lowest objective that any had.
+
+    A row goes on from its best images. Which rows go on depends on their own target alone, so results do not depend on
+    chunks or on which targets are attacked together.
+
+    Raises:
+        UserError: for more rows than memory holds.
+    """
+    starts = rungs[0].rows
+    rows = _all_rows(problem, starts)
+    planned, done = len(problem.targets) * sum(rung.rows * rung.iterations for rung in rungs), 0
+    best: Solved | None = None
+    iterations, which = torch.zeros(len(rows), dtype=torch.int64), torch.arange(len(rows))
+
+    def go_on(some: Sequence[Row]) -> Solved:
+        began = done
+
+        def tick(number: int) -> None:
+            if problem.progress is not None:
+                problem.progress(began + number * len(some), planned)
+
+        known = None if best is None else best.images[[row.position * starts + row.restart for row in some]]
+        solved = search(some, rung.iterations, known, tick)
+        tick(rung.iterations)
+        return solved
+
+    for rung in rungs:
+        if best is not None:  # the best rows of each target go on; failed ones are last
+            ranked = best.objective.view(-1, starts).nan_to_num(nan=torch.inf, posinf=torch.inf).cpu()
+            leaders = ranked.argsort(dim=1, stable=True)[:, : rung.rows].sort(1).values
+            which = (leaders + torch.arange(len(leaders))[:, None] * starts).flatten()
+        parts = []
+        for places, solved in in_chunks(problem, [rows[position] for position in which.tolist()], go_on, bytes_per_row):
+            parts.append((places, solved))
+            iterations[which[places.start : places.stop]] += solved.iterations
+            done += len(places) * rung.iterations
+        best = joined(parts) if best is None else _better(best, joined(parts), which)
+    assert best is not None
+    return _best_restarts(
+        problem.targets, starts, replace(best, iterations=int(iterations.max()), evaluations=best.evaluated())
+    )
+
+
+def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
+    """Return the better result of each row, ``new`` being those of the rows ``which``; evaluations add up."""
+    earlier = best.objective[which.to(best.objective.device)]
+    better = new.objective.nan_to_num(nan=torch.inf) < earlier.nan_to_num(nan=torch.inf)
+
+    def chosen(values: Tensor, name: str) -> Tensor:
+        position = which.to(values.device)
+        mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
+        return values.index_copy(0, position, torch.where(mask, getattr(new, name), values[position]))
+
+    return best.of_each(chosen, best.evaluated().index_add(0, which, new.evaluated()))

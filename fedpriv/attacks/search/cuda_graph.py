@@ -9,37 +9,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
-_WARM_UP = 2
-"""Steps of a kind that are run before one is recorded: whatever is made once is made in them."""
-
-_Place = tuple[int, str]
-"""Number of an owner, and name of its attribute."""
 
 
 class Replay:
     """A step that is done again and again.
 
-    Between two calls it keeps numbers in attributes of the ``owners`` only: tensors, or tuples and lists of them, which it
-    changes in place or replaces; callers may replace them too. It depends on nothing else but the ``kind`` of a call.
+    Between two calls it keeps numbers in attributes of the ``owners`` only: tensors, which it changes in place or replaces
+    (callers may replace them too), and lists of tensors that it changes in place. It depends on nothing else but the
+    ``kind`` of a call, and on tensors that live as long.
     """
 
     def __init__(self, step: Callable[[], None], owners: Sequence[object], recorder: CudaRecorder | None) -> None:
         self._step, self._owners, self._recorder = step, owners, recorder
         self._kind: Hashable = None
-        self._warm = 0
-        self._recording: Callable[[], None] | None = None
-        self._replaced: set[_Place] = set()  # by each step
-        self._state: dict[_Place, Any] = {}  # in the memory of the recording
         self.replays = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Record anew, after a plain step, which makes what is made once: something that steps read was dropped."""
+        self._recording: Callable[[], None] | None = None
+        self._replaced: set[tuple[int, str]] | None = None  # owner and attribute; None before the plain step
+        self._state: dict[tuple[int, str], object] = {}  # in the memory of the recording
 
     def __call__(self, kind: Hashable = 0) -> None:
         """Do a step; calls of one ``kind`` do the same operations."""
@@ -47,16 +41,23 @@ class Replay:
             self._step()
             return
         if kind != self._kind or not self._bring_back():
-            self._kind, self._warm, self._recording, self._state = kind, 0, None, {}
-        if self._recording is None and self._warm < _WARM_UP:
-            self._warm += 1
+            self._kind = kind
+            self.reset()
+        if self._replaced is None:
             before = self._attributes()
             with self._recorder.aside():
                 self._step()
             self._replaced = {name for name, value in self._attributes().items() if value is not before.get(name)}
             return
         if self._recording is None:
-            self._recording = self._recorded(self._recorder)
+            self._state = self._attributes()
+            for name in self._replaced:  # memory of its own: what two attributes share must not change in both
+                value = self._state[name]
+                assert isinstance(value, Tensor)
+                self._state[name] = value.detach().clone().requires_grad_(value.requires_grad)
+            self._rebind()
+            self._recording = self._recorder.record(self._step_back)
+            self._rebind()
         if self._recording is None:
             self._recorder = None
             self._step()
@@ -64,65 +65,35 @@ class Replay:
             self.replays += 1
             self._recording()
 
-    def warm_up_again(self) -> None:
-        """Run steps before the next recording, if there is none yet: something that is made once was dropped."""
-        self._warm = 0
-
-    def _recorded(self, recorder: CudaRecorder) -> Callable[[], None] | None:
-        """Return a recording that leaves the step's numbers where the next replay reads them; None if that fails."""
-        # What a step replaces gets memory of its own: what two attributes share must not change in both.
-        self._state = {
-            name: _copied(value) if name in self._replaced else value for name, value in self._attributes().items()
-        }
-        self._rebind()
-
-        def step() -> None:
-            self._step()
-            self._bring_back()
-
-        try:
-            return recorder.record(step)
-        finally:
-            self._rebind()
+    def _step_back(self) -> None:
+        """Do a step that leaves its numbers where the next one reads them."""
+        self._step()
+        self._bring_back()
 
     def _bring_back(self) -> bool:
-        """Copy replaced tensors into the recording's memory; False where these are no numbers that its step replaces."""
+        """Copy replaced tensors into the recording's memory; False where these are none that its step replaces."""
         for (number, name), value in self._state.items():
             present = getattr(self._owners[number], name)
             if present is value:
                 continue
-            targets, sources = _tensors(value), _tensors(present)
-            if (number, name) not in self._replaced or [t.shape for t in targets] != [t.shape for t in sources]:
+            if (number, name) not in (self._replaced or ()) or present.shape != value.shape:  # type: ignore[attr-defined]
                 return False
             with torch.no_grad():
-                for target, source in zip(targets, sources, strict=True):
-                    target.copy_(source)
+                value.copy_(present)  # type: ignore[attr-defined]
             setattr(self._owners[number], name, value)
         return True
 
-    def _attributes(self) -> dict[_Place, Any]:
+    def _attributes(self) -> dict[tuple[int, str], object]:
         return {
             (number, name): value
             for number, owner in enumerate(self._owners)
             for name, value in vars(owner).items()
-            if _tensors(value)
+            if isinstance(value, (Tensor, list))
         }
 
     def _rebind(self) -> None:
         for (number, name), value in self._state.items():
             setattr(self._owners[number], name, value)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    several = value if isinstance(value, (tuple, list)) else [value]
-    return list(several) if all(isinstance(item, Tensor) for item in several) else []
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    copies = [_copied(item) for item in value]
-    return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
 
 
 class CudaRecorder:
@@ -143,71 +114,23 @@ class CudaRecorder:
             here.wait_stream(self._stream)
 
     def record(self, step: Callable[[], None]) -> Callable[[], None] | None:
-        """Return a function that replays the step on the current stream; None where the device cannot record it."""
-        graph, inputs = torch.cuda.CUDAGraph(), Inputs()
-        waiting, collects = torch.cuda.get_sync_debug_mode(), gc.isenabled()
+        """Return a function that replays the step; None where the device cannot record it."""
+        graph, waiting = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
         gc.disable()  # memory of the device must not be freed while a step is recorded
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Synchronization debug mode")
-            # Operations that wait for the device raise before they do: a recording broken off by one locks its memory.
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                with self.aside():
-                    graph.capture_begin(capture_error_mode="thread_local")
-                    try:
-                        with inputs:
-                            step()
-                    except BaseException:
-                        with contextlib.suppress(RuntimeError):
-                            graph.capture_end()
-                        raise
-                    graph.capture_end()
-            except RuntimeError:  # a step that cannot be recorded, or memory that ran out
-                return None
-            finally:
-                torch.cuda.set_sync_debug_mode(waiting)
-                if collects:
-                    gc.enable()
-        return functools.partial(_replay, graph, inputs.tensors)
+        try:
+            with self.aside(), torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                # Operations that wait for the device raise before they do: a recording broken off by one locks its memory.
+                torch.cuda.set_sync_debug_mode("error")
+                step()
+        except RuntimeError:  # a step that cannot be recorded, or memory that ran out
+            return None
+        finally:
+            torch.cuda.set_sync_debug_mode(waiting)
+            gc.enable()
+        return graph.replay
 
 
 @functools.cache  # one for all searches: libraries keep memory for every stream that they ever computed on
 def recorder_on(device: torch.device, *, recorded: bool = True) -> CudaRecorder | None:
     """Return the recorder of a device; None for a CPU, or where nothing is to be ``recorded``."""
     return CudaRecorder(device) if recorded and device.type == "cuda" else None
-
-
-def _replay(graph: torch.cuda.CUDAGraph, inputs: list[Tensor]) -> None:
-    """Replay a graph; its ``inputs`` stay alive as long as the recording."""
-    graph.replay()
-
-
-class Inputs(TorchDispatchMode):
-    """Watches operations within its block: ``tensors`` are those that they read and none of them had made before."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.tensors: list[Tensor] = []
-        self._known: set[int] = set()
-        self._made: list[Tensor] = []  # kept, so that no other tensor gets their memory meanwhile
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._made = []
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor) and _address(tensor) not in self._known:
-                self._known.add(_address(tensor))
-                self.tensors.append(tensor)
-        result = operation(*args, **(kwargs or {}))
-        made = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
-        self._known.update(map(_address, made))
-        self._made += made
-        return result
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -14,13 +14,8 @@ from torch.optim.adamw import adamw
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 from fedpriv.util.compute import FLOAT32, Numerics
 
-_GAIN = 0.99
-"""Share to which the lowest objective must fall to count as progress."""
-
-_LOOK_EVERY = 10
-"""Steps between two looks at which rows have finished; results depend on it in the last digits only."""
-
-_PER_ROW = ("mean", "best", "clean", "steps", "lowest", "_moving", "_mark", "_marked_at")
+_GAIN = 0.99  # share to which the lowest objective must fall to count as progress
+_LOOK_EVERY = 10  # steps between two looks at which rows have finished; results depend on it in the last digits only
 
 
 def cooling(progress: float) -> float:
@@ -51,10 +46,6 @@ class Schedule:
     patience: int = 300
     fits: float = 0.0
     halvings: tuple[float, ...] = ()
-
-    def rate(self, done: float) -> float:
-        """Return the step size after a share of the iterations, in [0, 1]."""
-        return self.learning_rate * (cooling(done) if self.anneal else 1.0)
 
     def left(self, step: int, restarts: int) -> int | None:
         """Return the number of rows of a target that go on after a step; None where none is ended then.
@@ -105,13 +96,12 @@ class Adam:
         for value in self.parameters:
             value.grad = None
         loss.backward()
-        self.step()
+        self.step([value.grad for value in self.parameters])
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor] | None = None) -> None:
-        """Move every parameter against its gradient: one for each parameter, or those that are on them."""
-        given = [p.grad for p in self.parameters] if gradients is None else [part.contiguous() for part in gradients]
-        moved = [number for number, gradient in enumerate(given) if gradient is not None]
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Move every parameter against its gradient; those without stay."""
+        moved = [number for number, gradient in enumerate(gradients) if gradient is not None]
         parameters, means, squares, taken = (
             [values[number] for number in moved]
             for values in (self.parameters, self._means, self._squares, self._taken)
@@ -119,7 +109,7 @@ class Adam:
         update = adamw if self._weight_decay else adam
         update(
             parameters,
-            [gradient for gradient in given if gradient is not None],
+            [gradient.contiguous() for gradient in gradients if gradient is not None],
             means,
             squares,
             [],
@@ -219,37 +209,40 @@ def fit(
     has them end. A row's result is the best, by the objective, of the image of its last parameters without noise, the
     running mean of the images shown, and the best image shown. ``tick`` is called with the steps done.
     """
-    optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], schedule.rate(0.0), fused=True)
+    rate = schedule.learning_rate
+    optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], rate, fused=True)
     prior.parameters = optimiser.parameters
     if numerics.compiled:
         prior.compile()
     rows = _Rows(prior, distance, schedule, restarts)
 
     def move() -> None:
-        moving = rows.records.next()
+        moving = rows.begin_step()
         with numerics.searching(moving.device):
             images = prior.shown(moving).float()
             value = rows.objective(images, rows.numbers)
         # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
         gradients = torch.autograd.grad(value.sum(), prior.parameters)
-        rows.records.note(images.detach(), value.detach(), moving)
+        rows.note(images.detach(), value.detach(), moving)
         optimiser.step(gradients)
         prior.project()
 
     device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled
-    step_again = Replay(move, (rows.records, optimiser, prior), recorder_on(device, recorded=recorded))
+    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=recorded))
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
-        optimiser.pace(schedule.rate(done))
+        if schedule.anneal:
+            optimiser.pace(rate * cooling(done))
         step_again(prior.prepare(done))
         rows.halve(step)
         if step % _LOOK_EVERY == 0:
-            left = rows.look(step)
-            step_again.warm_up_again()  # distances of other rows were computed
-            if left is not None and not len(left):
-                break
+            if rows.look(step):
+                step_again.reset()  # distances of other rows were computed, in place of what was kept for these
+            left = rows.drop()
             if left is not None:
+                if not len(left):
+                    break
                 optimiser.keep(left.to(device))
                 prior.keep(left)
                 prior.parameters = optimiser.parameters
@@ -258,106 +251,43 @@ def fit(
 
 
 class _Rows:
-    """Rows that are still computed, by their first ``numbers``, and the images of those that have ended."""
+    """Rows on their way, and the images of those that have ended. Steps stay on the device: the host looks now and then.
+
+    Attributes:
+        numbers: ``(n,)`` int64 on the CPU, first numbers of the rows that are still computed; likewise the following.
+        mean: ``(n, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero without averaging.
+        best: ``(n, c, h, w)`` image shown with the lowest objective.
+        clean: ``(n, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
+        steps: ``(n,)`` int64 steps of the row until it met its stop rule, or so far.
+        lowest: ``(n,)`` lowest objective shown.
+    """
 
     def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
         self._prior, self._distance, self._schedule, self._restarts = prior, distance, schedule, restarts
         with torch.no_grad():
             first = prior.clean().detach()
-        self.records = _Records(first, schedule)
-        self.numbers = torch.arange(len(first))
-        self._running = torch.ones(len(first), dtype=torch.bool)
-        self._images = first.clone()
-        self._objective = first.new_full((len(first),), torch.inf)
-        self._steps = torch.zeros(len(first), dtype=torch.int64)
-        self._lowest = torch.full((len(first),), torch.inf)
+        rows = len(first)
+        self.numbers, self._running = torch.arange(rows), torch.ones(rows, dtype=torch.bool)
+        self.mean, self.best, self.clean = torch.zeros_like(first), first.clone(), first.clone()
+        self.steps = torch.zeros(rows, dtype=torch.int64, device=first.device)
+        self.lowest, self._mark = first.new_full((rows,), torch.inf), first.new_full((rows,), torch.inf)
+        self._marked_at, self._now = torch.zeros_like(self.steps), torch.zeros_like(self.steps[0])
+        self._moving = torch.ones(rows, dtype=torch.bool, device=first.device)
+        # Of all rows that began.
+        self._images, self._objective = first.clone(), first.new_full((rows,), torch.inf)
+        self._ended_at, self._halved = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), torch.inf)
 
     def objective(self, images: Tensor, numbers: Tensor) -> Tensor:
         """Return distance and penalty ``(n,)`` of images of some rows."""
         return self._distance(images, numbers) + self._prior.penalty(images, numbers)
 
-    def halve(self, step: int) -> None:
-        """End the worse rows of each target, where this step is one to do so."""
-        number = self._schedule.left(step, self._restarts)
-        if number is None:
-            return
-        self._lowest[self.numbers] = self.records.lowest.cpu()
-        rank = self._lowest.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
-        self.records.end((rank >= number).flatten()[self.numbers])
-
-    def look(self, step: int) -> Tensor | None:
-        """Settle the rows that have ended; return which are left where that is half or fewer, else None."""
-        ended_at = self.records.steps.cpu()
-        # A row that ended with this very step has not shown its image without noise yet.
-        self._settle(self._running & (ended_at < step), ended_at, self.records.clean)
-        if 2 * int(self._running.sum()) > len(self._running):
-            return None
-        left = self._running.nonzero().flatten()
-        self.records.keep(left)
-        self.numbers, self._running = self.numbers[left], self._running[left]
-        return left
-
-    @torch.no_grad()
-    def finish(self, step: int) -> Fitted:
-        """Settle whatever is left after the last step."""
-        if self._running.any():
-            ended_at = self.records.steps.cpu().clamp_min(1)
-            shown = (ended_at < step).view(-1, 1, 1, 1).to(self._images.device)
-            self._settle(self._running, ended_at, torch.where(shown, self.records.clean, self._prior.clean()))
-        apart = self._distance(self._images, torch.arange(len(self._images)))
-        converged = (self._objective < self._schedule.tolerance) | (apart < self._schedule.fits)
-        return Fitted(self._images, self._objective, converged, self._steps)
-
-    @torch.no_grad()
-    def _settle(self, ended: Tensor, ended_at: Tensor, clean: Tensor) -> None:
-        if not ended.any():
-            return
-        places = ended.nonzero().flatten()
-        there, numbers, steps = places.to(clean.device), self.numbers[places], ended_at[places]
-        # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
-        weight = 1 - self._schedule.average ** steps.to(clean.device, clean.dtype).view(-1, 1, 1, 1)
-        lowest, chosen = torch.full_like(self._objective[numbers], torch.inf), self.records.best[there]
-        means = (self.records.mean[there] / weight,) if self._schedule.average else ()
-        for candidate in (clean[there], *means, self.records.best[there]):
-            images = candidate.clamp(0, 1)
-            value = self.objective(images, numbers)
-            better = value < lowest
-            lowest = torch.where(better, value, lowest)
-            chosen = torch.where(better.view(-1, 1, 1, 1), images, chosen)
-        self._images[numbers.to(clean.device)], self._objective[numbers.to(clean.device)] = chosen, lowest
-        self._running = self._running & ~ended
-        self._steps[numbers] = steps
-
-
-class _Records:
-    """Images shown by N rows and steps until each met its stop rule, on their device: the host reads nothing.
-
-    Attributes:
-        mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero without averaging.
-        best: ``(N, c, h, w)`` image shown with the lowest objective.
-        clean: ``(N, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
-        steps: ``(N,)`` int64 steps of the row until it met its stop rule, or so far.
-        lowest: ``(N,)`` lowest objective shown.
-    """
-
-    def __init__(self, images: Tensor, schedule: Schedule) -> None:
-        rows = len(images)
-        self.mean, self.best, self.clean = torch.zeros_like(images), images.clone(), images.clone()
-        self.steps = torch.zeros(rows, dtype=torch.int64, device=images.device)
-        self._moving = torch.ones(rows, dtype=torch.bool, device=images.device)
-        self.lowest = images.new_full((rows,), torch.inf)
-        self._mark = images.new_full((rows,), torch.inf)
-        self._marked_at = torch.zeros_like(self.steps)
-        self._now = torch.zeros((), dtype=torch.int64, device=images.device)
-        self._schedule = schedule
-
-    def next(self) -> Tensor:
-        """Begin a step; return ``(N,)`` bool, which rows still run. The others are to show their clean image."""
+    def begin_step(self) -> Tensor:
+        """Begin a step; return ``(n,)`` bool, which rows still run. The others are to show their clean image."""
         self._now += 1
         return self._moving
 
     def note(self, images: Tensor, value: Tensor, moving: Tensor) -> None:
-        """Remember the images shown at this step, whose objective is ``value`` ``(N,)``; ``moving`` as it began."""
+        """Remember the images shown at this step, whose objective is ``value`` ``(n,)``; ``moving`` as it began."""
         if self._schedule.average:
             mean = torch.lerp(self.mean, images, 1 - self._schedule.average)
             self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
@@ -373,12 +303,69 @@ class _Records:
         lately = self._marked_at > self._now - self._schedule.patience
         self._moving = moving & lately & (self.lowest >= self._schedule.tolerance) & (value < math.inf)
 
-    def end(self, rows: Tensor) -> None:
-        """End some rows ``(N,)`` (bool) with the present step."""
-        self._moving = self._moving & ~rows.to(self._moving.device)
+    def halve(self, step: int) -> None:
+        """End the worse rows of each target, where this step is one to do so."""
+        number = self._schedule.left(step, self._restarts)
+        if number is not None:
+            self._halved[self.numbers] = self.lowest.cpu()
+            rank = self._halved.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
+            self._moving = self._moving & (rank < number).flatten()[self.numbers].to(self._moving.device)
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only (int64 positions)."""
-        for name in _PER_ROW:
+    def look(self, step: int) -> bool:
+        """Settle the rows that have ended; return whether there are any."""
+        ended_at = self.steps.cpu()
+        # A row that ended with this very step has not shown its image without noise yet.
+        return self._settle(self._running & (ended_at < step), ended_at, self.clean)
+
+    def drop(self) -> Tensor | None:
+        """Go on with the rows that run, and return their positions, where these are half or fewer; else None."""
+        if 2 * int(self._running.sum()) > len(self._running):
+            return None
+        left = self._running.nonzero().flatten()
+        for name in (
+            "mean",
+            "best",
+            "clean",
+            "steps",
+            "lowest",
+            "_mark",
+            "_marked_at",
+            "_moving",
+            "numbers",
+            "_running",
+        ):
             values = getattr(self, name)
-            setattr(self, name, values[rows.to(values.device)])
+            setattr(self, name, values[left.to(values.device)])
+        return left
+
+    @torch.no_grad()
+    def finish(self, step: int) -> Fitted:
+        """Settle whatever is left after the last step."""
+        if self._running.any():
+            ended_at = self.steps.cpu().clamp_min(1)
+            shown = (ended_at < step).view(-1, 1, 1, 1).to(self._images.device)
+            self._settle(self._running, ended_at, torch.where(shown, self.clean, self._prior.clean()))
+        apart = self._distance(self._images, torch.arange(len(self._images)))
+        converged = (self._objective < self._schedule.tolerance) | (apart < self._schedule.fits)
+        return Fitted(self._images, self._objective, converged, self._ended_at)
+
+    @torch.no_grad()
+    def _settle(self, ended: Tensor, ended_at: Tensor, clean: Tensor) -> bool:
+        if not ended.any():
+            return False
+        places = ended.nonzero().flatten()
+        there, numbers, steps = places.to(clean.device), self.numbers[places], ended_at[places]
+        # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
+        weight = 1 - self._schedule.average ** steps.to(clean.device, clean.dtype).view(-1, 1, 1, 1)
+        lowest, chosen = torch.full_like(self._objective[numbers], torch.inf), self.best[there]
+        means = (self.mean[there] / weight,) if self._schedule.average else ()
+        for candidate in (clean[there], *means, self.best[there]):
+            images = candidate.clamp(0, 1)
+            value = self.objective(images, numbers)
+            better = value < lowest
+            lowest = torch.where(better, value, lowest)
+            chosen = torch.where(better.view(-1, 1, 1, 1), images, chosen)
+        self._images[numbers.to(clean.device)], self._objective[numbers.to(clean.device)] = chosen, lowest
+        self._running = self._running & ~ended
+        self._ended_at[numbers] = steps
+        return True

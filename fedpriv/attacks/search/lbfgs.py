@@ -18,14 +18,10 @@ from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points ``(n, D)``, their rows ``(n,)`` int64) -> (losses ``(n,)``, gradients ``(n, D)``)."""
 
-_LEAST_FALL = 0.1
-"""Share of its loss that a row has to lose in :attr:`LbfgsSettings.patience` calls."""
-
-_LOOK_EVERY = 5
-"""Ticks between two looks at which rows are finished. A finished row is evaluated until then, and nothing comes of it."""
-
-_LEAST_CURVATURE = 1e-10
-"""A pair of step s and gradient change y is used only where ``y . s`` is above (the value of ``torch.optim.LBFGS``)."""
+_LEAST_FALL = 0.1  # share of its loss that a row has to lose in :attr:`LbfgsSettings.patience` calls
+_LOOK_EVERY = 5  # ticks between two looks at which rows are finished; till then a finished row is evaluated for nothing
+_LEAST_CURVATURE = 1e-10  # a pair of step s and gradient change y is used only where y . s is above, as in torch's
+_FLAT, _STILL = 1e-7, 1e-9  # a call ends when no entry of the gradient, or no change, is larger, as in torch's
 
 
 @dataclass(frozen=True)
@@ -34,21 +30,20 @@ class LbfgsSettings:
 
     Attributes:
         outer_steps: calls of the optimiser; each begins with an evaluation.
-        inner_steps: steps in a call.
-        learning_rate: step size, but for the very first step, which is shortened to ``min(1, 1 / ||g||_1)`` of it.
+        inner_steps: steps in a call. Steps are of length one, but for the very first: ``min(1, 1 / ||g||_1)``.
         history: curvature pairs remembered.
-        tolerance_grad: a call ends when no entry of the gradient is larger.
-        tolerance_change: a call ends when the loss or every entry of the point changes by less.
         patience: a row is finished when so many calls together took less than a tenth off its lowest loss; None for never.
     """
 
     outer_steps: int
     inner_steps: int = 20
-    learning_rate: float = 1.0
     history: int = 100
-    tolerance_grad: float = 1e-7
-    tolerance_change: float = 1e-9
     patience: int | None = None
+
+
+def bytes_of_history(width: int) -> int:
+    """Return the memory of a row's history: two vectors of D = ``width`` numbers a pair."""
+    return 4 * 2 * LbfgsSettings.history * width
 
 
 @dataclass(frozen=True)
@@ -110,11 +105,8 @@ def minimise(
             if tick is not None:
                 tick(descent.calls())
             continue
-        result.best[rows], result.loss[rows], result.evaluations[rows] = (
-            descent.best,
-            descent.lowest,
-            descent.evaluations,
-        )
+        result.best[rows], result.loss[rows] = descent.best, descent.lowest
+        result.evaluations[rows] = descent.evaluations
         if not len(left):
             return result
         rows = rows[left]
@@ -177,12 +169,12 @@ class _Descent:
         self.lowest = torch.where(better, loss, self.lowest)
         began = self._steps == 0  # the others have just taken a step
         move = self._direction * self._length.unsqueeze(1)
-        flat = gradient.abs().amax(1) <= settings.tolerance_grad
+        flat = gradient.abs().amax(1) <= _FLAT
         # After the last call comes one more evaluation, of the last step.
         over = ~loss.isfinite() | (loss < self._goal) | (began & (flat | (self._calls >= settings.outer_steps)))
         self._finished = self._finished | over
-        still = (move.abs().amax(1) <= settings.tolerance_change) | flat
-        still = still | ((loss - self._loss).abs() < settings.tolerance_change)
+        still = (move.abs().amax(1) <= _STILL) | flat
+        still = still | ((loss - self._loss).abs() < _STILL)
         ended = ~began & (still | (self._steps >= settings.inner_steps))
         self._end(ended)
         self._step(loss, gradient, move, began, ~ended & ~self._finished)
@@ -201,10 +193,10 @@ class _Descent:
         self._gradient = torch.where(every, gradient, self._gradient)
         self._loss = torch.where(go_on, loss, self._loss)
         shortened = gradient.abs().sum(1).reciprocal().clamp_max(1.0)
-        length = settings.learning_rate * torch.where(self._fresh, shortened, 1.0)
+        length = torch.where(self._fresh, shortened, 1.0)
         self._length = torch.where(go_on, length, self._length)
         self._fresh = self._fresh & ~go_on
-        downhill = torch.linalg.vecdot(gradient, direction) <= -settings.tolerance_change
+        downhill = torch.linalg.vecdot(gradient, direction) <= -_STILL
         uphill, moving = go_on & ~downhill, go_on & downhill
         # The next call would begin at the same point and stop there again.
         self._finished = self._finished | (uphill & began)

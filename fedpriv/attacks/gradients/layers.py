@@ -19,12 +19,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.head_equations import members_of_head
-from fedpriv.attacks.gradients.separation import (
-    LabelSlopes,
-    Parts,
-    linear_gradient,
-)
+from fedpriv.attacks.gradients.separation import LabelSlopes, LinearGradient, Parts, members_of_head
 from fedpriv.attacks.gradients.update import RANDOM, LocalStep, equal_weights
 from fedpriv.attacks.inputs.updates import HEAD, Weights
 from fedpriv.util.errors import UserError
@@ -33,22 +28,10 @@ from fedpriv.util.seeds import generator
 _BATCHED = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCHED, nn.modules.instancenorm._InstanceNorm)
 
-_AGREES, _MOST_OF_THEM = 0.05, 0.5
-"""Cosine distance of a derivative from what a label would make of it, below which the label says it; share of a step's
-images whose labels must say their derivatives."""
-
-_PROBES, _BELOW = 8, 0.02
-"""Random images that show whether a layer's inputs can be negative, and how far below zero rounding takes them."""
-
-_CLOSE = 1e-4
-"""Relative difference of logits below which what stands behind a layer is one ReLU and one more layer."""
-
-
-class Affine(NamedTuple):
-    """``inputs = scale * pixels + shift``, the pixels in row-major order."""
-
-    scale: float
-    shift: float
+_AGREES = 0.05  # cosine distance of a derivative from what a label would make of it, below which the label says it
+_MOST_OF_THEM = 0.5  # share of a step's images whose labels must say their derivatives
+_PROBES, _BELOW = 8, 0.02  # random images; how far below zero rounding takes a layer's inputs
+_CLOSE = 1e-4  # relative difference of logits below which what stands behind a layer is one ReLU and one more layer
 
 
 class _Reached(Exception):
@@ -85,6 +68,23 @@ class LayerInputs:
         raise RuntimeError("the layer was not reached")
 
 
+class LayerViews:
+    """Maps to layers' inputs by a model, on a device: the same object where layer and weights are equal."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._made: list[tuple[str, Weights, LayerInputs]] = []
+
+    def of(self, name: str, weights: Weights) -> LayerInputs:
+        """Return the map to a layer's inputs."""
+        for layer, others, view in self._made:
+            if layer == name and equal_weights(others, weights):
+                return view
+        view = LayerInputs(self._model, weights, name, self._device)
+        self._made.append((name, weights, view))
+        return view
+
+
 class Known(NamedTuple):
     """Inputs ``(n, k)`` of a layer that are known of the images of one step, and of which of them ``(n,)`` for sure."""
 
@@ -93,35 +93,53 @@ class Known(NamedTuple):
     sure: Tensor
 
 
+class _Passage(NamedTuple):
+    """A linear layer with bias that was passed, in order: what comes before it, and what came out."""
+
+    name: str
+    vectors: bool  # whether it takes one vector an image
+    random: bool  # whether a layer that draws numbers in training came before
+    normed: str  # the first norm before it, or nothing
+    output: Tensor
+
+
+def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Passage]:
+    passed: list[_Passage] = []
+    random: list[str] = []
+    norms: list[str] = []
+
+    def note(name: str, layer: nn.Module) -> None:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            passed.append(_Passage(name, given[0].dim() == 2, bool(random), "".join(norms[:1]), output))
+            return output.clone()  # what follows may overwrite it
+
+        if isinstance(layer, RANDOM):
+            layer.register_forward_pre_hook(lambda *_: random.append(name))
+        elif isinstance(layer, _NORMS):
+            layer.register_forward_pre_hook(lambda *_: norms.append(name))
+        elif isinstance(layer, nn.Linear) and layer.bias is not None:
+            layer.register_forward_hook(hook)
+
+    for name, layer in probe.named_modules():
+        note(name, layer)
+    probe(torch.full((2, *image_shape), 0.5, device=next(probe.parameters()).device))
+    return passed
+
+
 def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, frozenset[str]]:
     """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
 
     Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
     """
     probe = copy.deepcopy(model).eval().requires_grad_(True)
-    passed: list[tuple[str, Tensor]] = []
-    drawn: list[str] = []
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if not drawn and given[0].dim() == 2:
-                passed.append((name, output))
-            return output.clone()  # what follows may overwrite it
-
-        return hook
-
-    for name, layer in probe.named_modules():
-        if isinstance(layer, RANDOM):
-            layer.register_forward_pre_hook(lambda *_: drawn.append("random"))
-        elif isinstance(layer, nn.Linear) and layer.bias is not None:
-            layer.register_forward_hook(note(name))
-    device = next(probe.parameters()).device
-    probe(torch.full((2, *image_shape), 0.5, device=device))
     names, weights = zip(*probe.named_parameters(), strict=True)
     results = {}
-    for name, output in passed:
-        slopes = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
-        results[name] = frozenset(current for current, slope in zip(names, slopes, strict=True) if slope is not None)
+    for layer in _passages(probe, image_shape):
+        if layer.vectors and not layer.random:
+            slopes = torch.autograd.grad(layer.output.sum(), weights, retain_graph=True, allow_unused=True)
+            results[layer.name] = frozenset(
+                name for name, slope in zip(names, slopes, strict=True) if slope is not None
+            )
     return results
 
 
@@ -131,37 +149,25 @@ def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Coll
     Raises:
         UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
     """
-    probe = copy.deepcopy(model).eval()
-    passed: list[tuple[str, bool]] = []
-    normalised: list[str] = []
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            if isinstance(layer, _NORMS):
-                normalised.append(name)
-            else:
-                passed.append((name, given[0].dim() == 2 and not normalised))
-
-        return hook
-
-    for name, layer in probe.named_modules():
-        if isinstance(layer, (nn.Linear, *_NORMS)):
-            layer.register_forward_pre_hook(note(name))
     with torch.no_grad():
-        probe(torch.zeros(2, *image_shape, device=next(probe.parameters()).device))
-    names = [name for name, _ in passed]
-    for name, usable in passed:
-        if usable and names.count(name) == 1 and {f"{name}.weight", f"{name}.bias"} <= set(sent):
-            return name
+        passed = _passages(copy.deepcopy(model).eval(), image_shape)
+    names = [layer.name for layer in passed]
+    for layer in passed:
+        usable = layer.vectors and not layer.normed and names.count(layer.name) == 1
+        if usable and {f"{layer.name}.weight", f"{layer.name}.bias"} <= set(sent):
+            return layer.name
+    normed = next((layer.normed for layer in passed if layer.normed), "")
     raise UserError(
         "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
-        + (f", without batch normalisation before it ({normalised[0]})" if normalised else "")
+        + (f", without batch normalisation before it ({normed})" if normed else "")
         + "; use inverting-gradients for this network"
     )
 
 
-def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device) -> Affine | None:
-    """Return the map from pixels to the layer's inputs where each input is one pixel, scaled and shifted; else None."""
+def as_affine(
+    inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device
+) -> tuple[float, float] | None:
+    """Return (scale, shift) where a layer takes ``scale * pixels + shift``, pixels in row-major order; else None."""
     draw = torch.Generator().manual_seed(0)
     dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
     images = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)])
@@ -171,16 +177,7 @@ def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: to
     if result.shape[1] != pixels.shape[1]:
         return None
     shift, scale = float(result[0].mean()), float((result[1] - result[0]).mean())
-    return Affine(scale, shift) if scale and torch.allclose(result, scale * pixels + shift, atol=1e-5) else None
-
-
-def sent_layers(layers: Mapping[str, frozenset[str]], sent: Collection[str], *, head: bool) -> list[str]:
-    """Return those layers whose weight and bias are both ``sent``, in order: the head, or all before it."""
-    return [
-        name
-        for name in layers
-        if f"{name}.weight" in sent and f"{name}.bias" in sent and f"{name}.".startswith(HEAD) == head
-    ]
+    return (scale, shift) if scale and torch.allclose(result, scale * pixels + shift, atol=1e-5) else None
 
 
 def logits_behind(
@@ -311,22 +308,28 @@ class _Reader:
     def __init__(self, model: nn.Module, problem: AttackProblem, by_labels: bool) -> None:
         self._model, self._problem, self._by_labels = model, problem, by_labels
         self._layers = readable_layers(model, problem.knowledge.image_shape)
-        self._views: list[tuple[str, LocalStep, LayerInputs]] = []
+        self._views = LayerViews(model, problem.device)
 
     def read(self, step: LocalStep, sent: LocalStep, labels: Tensor) -> SeparatedBatch | None:
         """Return one step's images as the last layer that says anything tells them apart."""
         if len(step.sizes) != 1:
             return None
-        names = sent_layers(self._layers, step.gradient.keys(), head=False)
+        names = self._sent(step, head=False)
         if not names and self._problem.knowledge.loss.through == "logits":
             # The head's bias says it too, but leaves more to be searched through.
-            names = sent_layers(self._layers, step.gradient.keys(), head=True)
+            names = self._sent(step, head=True)
         for name in reversed(names):
             parts = self._parts(name, sent, labels, step.sizes[0])
             batch = None if parts is None else self._checked(name, step, parts, labels)
             if batch is not None:
                 return batch
         return self._by_head(step, sent, labels) if self._by_labels else None
+
+    def _sent(self, step: LocalStep, *, head: bool) -> list[str]:
+        """Return the layers whose weight and bias were both sent, in order: the head, or all before it."""
+        sent = step.gradient.keys()
+        both = [name for name in self._layers if {f"{name}.weight", f"{name}.bias"} <= sent]
+        return [name for name in both if f"{name}.".startswith(HEAD) == head]
 
     def _parts(self, name: str, sent: LocalStep, labels: Tensor, count: int) -> Parts | None:
         """Return the parts of an update, which are the same whoever is said to have sent it: controls ask for them again."""
@@ -337,7 +340,7 @@ class _Reader:
         key = self._problem.seed, _digest(sent, name)
 
         def make() -> Parts | None:
-            layer = linear_gradient(sent.gradient, sent.project, name)
+            layer = LinearGradient(sent.gradient, sent.project, name)
             return layer.parts(count, generator(*key, "readout"), by_label)
 
         return self._problem.trained.get(("parts of a batch", name, count, *key, *counts), make)
@@ -349,7 +352,7 @@ class _Reader:
         mixture spoils no image but those that it mixes. Else each must show that it is none, and be possible.
         """
         problem, count = self._problem, len(parts.derivatives)
-        view, inputs = self._view(name, step), parts.inputs.to(problem.device)
+        view, inputs = self._views.of(name, step.weights), parts.inputs.to(problem.device)
         derivatives, order, sure = parts.derivatives.to(problem.device), torch.arange(count), parts.explained
         certain = torch.ones(count, dtype=torch.bool)
         if self._by_labels:
@@ -364,7 +367,7 @@ class _Reader:
             if not sure or float(certain.float().mean()) < _MOST_OF_THEM:
                 return None
         else:
-            sure = sure and parts.attested and reachable(view, inputs, problem.knowledge.image_shape)
+            sure = sure and parts.attested and _reachable(view, inputs, problem.knowledge.image_shape)
             if not sure and count > 1:
                 return None
         there = order.to(problem.device)
@@ -373,16 +376,16 @@ class _Reader:
 
     def _by_head(self, step: LocalStep, sent: LocalStep, labels: Tensor) -> SeparatedBatch | None:
         """Return one step's images as the head's gradient and their labels tell them apart."""
-        names = sent_layers(self._layers, sent.gradient.keys(), head=True)
+        names = self._sent(sent, head=True)
         if not names or sent.project is not None or not len(labels) or int(labels.min()) < 0:
             return None
         name, problem = names[-1], self._problem
-        view, parameters = self._view(name, step), [f"{name}.{kind}" for kind in ("weight", "bias")]
-        weight, bias = (sent.gradient[parameter] for parameter in parameters)
+        view, both = self._views.of(name, step.weights), (f"{name}.weight", f"{name}.bias")
+        weight, bias = (sent.gradient[parameter] for parameter in both)
         # What goes in may depend on the batch: asking for it then was measured to make the images worse.
         if len(bias) != problem.knowledge.n_classes or not view.alone:
             return None
-        key, head = (problem.seed, _digest(sent, name)), (sent.weights[parameters[0]], sent.weights[parameters[1]])
+        key, head = (problem.seed, _digest(sent, name)), (sent.weights[both[0]], sent.weights[both[1]])
 
         def solve() -> Any:
             return members_of_head(weight, bias, head, labels, generator(*key, "head"))
@@ -401,16 +404,6 @@ class _Reader:
     def _behind(self, name: str, step: LocalStep) -> Callable[[Tensor], Tensor]:
         return logits_behind(self._model, step.weights | step.fixed, name, self._problem.knowledge.image_shape)
 
-    def _view(self, name: str, step: LocalStep) -> LayerInputs:
-        """Return the map to a layer's inputs, the same object where weights are equal."""
-        for layer, other, view in self._views:
-            if layer == name and equal_weights(other.weights, step.weights):
-                return view
-        problem = self._problem
-        view = LayerInputs(self._model, step.weights, name, problem.device)
-        self._views.append((name, step, view))
-        return view
-
 
 def _digest(sent: LocalStep, name: str) -> str:
     """Return a text that two gradients of a layer share where they are equal to the last bit."""
@@ -426,7 +419,7 @@ def _assigned(costs: Tensor) -> Tensor:
     return torch.as_tensor(linear_sum_assignment(costs.numpy())[1])
 
 
-def reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, int]) -> bool:
+def _reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, int]) -> bool:
     """False where inputs are negative though those of random images never are: behind a ReLU a wrong part shows itself."""
     probes = torch.rand(_PROBES, *image_shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
