@@ -33,21 +33,19 @@ from worlds import smooth
 from fedpriv.api.attacking import quick_settings
 from fedpriv.api.named_code import named_code
 from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.features.rounds import AllRoundsInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
@@ -195,7 +193,6 @@ BATCHES = (
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),
     Line(ClassInversion(iterations=300), "logits", FEWEST | {"rounds": 10}, targets=4),
-    Line(PairedLogits(iterations=100), "public-logits", ROUNDS),
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")

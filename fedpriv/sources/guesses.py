@@ -7,6 +7,7 @@ which images of the pool are nearest to it, and scores keep that apart from what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
-from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others
+from fedpriv.attacks.features.posterior import prior_of_images
 from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
 from fedpriv.sources.case import Case
@@ -26,6 +27,9 @@ NEAREST = 64
 
 MOST_OTHERS = 60
 """Other clients' mixtures, of the newest rounds, that a class's vector is solved for from."""
+
+_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
+"""Tried where mixtures are solved for classes."""
 
 _CHUNK = 256
 
@@ -131,6 +135,30 @@ def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
         return _Seen(by_class[labels.unique()], torch.eye(n_classes)[labels.unique()], by_class)
     mixing = torch.stack(there).float().cpu()
     return _Seen(vectors, mixing, prior_of_others(vectors, mixing))
+
+
+def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
+    """Return prototypes ``(C, d)`` that uploads ``(K, d)`` of other clients, with weights ``(K, C)``, have in common.
+
+    Ridge regression towards the uploads' mean, with the ridge that predicts each upload best from the others.
+    """
+    uploads, mixing = features.double(), weights.double()
+
+    def solved(rows: Tensor, ridge: float) -> Tensor:
+        start = uploads[rows].mean(0).expand(mixing.shape[1], -1)
+        if math.isinf(ridge):
+            return start
+        mixed = mixing[rows]
+        gram = mixed @ mixed.T + ridge * torch.eye(len(mixed), dtype=mixed.dtype)
+        result: Tensor = start + mixed.T @ torch.linalg.solve(gram, uploads[rows] - mixed @ start)
+        return result
+
+    every = torch.arange(len(uploads))
+
+    def error(ridge: float) -> float:
+        return sum(float((mixing[k] @ solved(every != k, ridge) - uploads[k]).square().sum()) for k in every)
+
+    return solved(every, min(_RIDGES, key=error) if len(uploads) > 2 else math.inf).float()
 
 
 def _head_rows(observation: Observation) -> Tensor | None:

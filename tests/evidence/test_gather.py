@@ -8,7 +8,7 @@ from compare import expect_close, expect_same
 from federations import small, trained_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
-from fedpriv.attacks.features.unmixing import UnmixedInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case, choose_targets

@@ -84,7 +84,7 @@ def test_a_point_whose_adapted_attack_was_not_run_betters_nothing():
     plainly = image(3.0, stands=True)
     (found,) = page(plainly, image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1))
     noisy = next(p for p in found.points if p.defense != "none")
-    assert noisy.unadapted == "decoder with defenses=learned; all-rounds"
+    assert noisy.unadapted == "decoder; all-rounds"
     assert found.best == (True, True)
     (found,) = page(
         plainly,

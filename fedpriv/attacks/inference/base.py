@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Declared, Trained
+from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import Knowledge, Observation, Progress, ThreatModel
 from fedpriv.util.errors import UserError
@@ -39,23 +39,21 @@ class InferenceProblem:
     """The input of one call. Mappings by client hold the clients that uploaded in the newest round.
 
     Attributes:
-        kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
+        kind: of upload that is attacked.
         candidates: client -> candidate images; empty for an inference about classes.
         disclosed: client -> labels and counts that it disclosed in any round; without an entry those of its newest upload.
         progress: called with (units done, units planned).
         earlier: rounds before the newest, in order.
-        trained: shadow clients that are trained already.
     """
 
     observations: tuple[Observation, ...]
     knowledge: Knowledge
-    kind: str | None = None
+    kind: str
     candidates: Mapping[int, Candidates] = field(default_factory=dict)
     disclosed: Mapping[int, Said] = field(default_factory=dict)
     seed: int = 0
     progress: Progress | None = None
     earlier: tuple[Moment, ...] = ()
-    trained: Trained = field(default_factory=Trained)
 
     @property
     def uploads(self) -> dict[int, Observation]:

@@ -1,16 +1,30 @@
-"""Uploads that are means of representations or outputs, or mixtures of such means, and how far they deviate.
+"""Uploads that are means of representations or outputs, or mixtures of such means: how far they deviate, and of how many.
 
 Expectations are of the attacker's own images: means by class, and one pooled covariance S within classes, with P = (S + r
 tr(S) / d I)^-1. With Z_t the deviations of own images under the extractor of round t, whitened by the symmetric root of
 P, two rounds are alike by C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
 
 Expected means are put through a defense that the protocol names. The upload's distance from that, over the share of length
-that is left, is the deviation; its variance, if the defense draws, is kept as noise. Behind a bound on lengths the share is
-that at which the upload resembles the expectation most. Entries that a defense leaves out are not compared.
+that is left, is the deviation (behind a bound on lengths the share at which the upload resembles the expectation most); its
+variance, if the defense draws, is kept as noise. Entries that a defense leaves out are not compared.
+
+**Numbers of images.** A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its
+deviation D in whitened coordinates therefore has
+
+    |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
+
+with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. A mixture
+deviates by sum_c w_tc D_tc in round t, so the inner products G of the rounds' deviations, over k, are Wishart distributed,
+
+    E G = (W diag(v) W^T) * C + s diag(W W^T),
+
+with * entry by entry and C_ts how alike rounds are. v and s have the highest posterior density, log(1 / n) and log s being
+normal; noise of a known defense adds s^2 tr P / k to the diagonal. That uploads tell their counts so is ours.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,16 +32,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.inputs.extractors import represent
+from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
+from fedpriv.wire.payload import Payload
 
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
 
-USUAL, FEWEST = 10, 20
-"""Assumed number of images of a noisy mean; fewest own images, less one for each class, of which a covariance is
-computed."""
+LIKELY, FEWEST = 10, 20
+"""Assumed number of images of a mean; fewest own images, less one for each class, of which a covariance is computed."""
 
 TINY = 1e-30
 """Least variance and squared length that is divided by."""
@@ -38,12 +52,16 @@ AVERAGES = CLASS_MEANS | MIXTURES
 MEANS = AVERAGES | CLASS_OUTPUTS
 """Means of representations or outputs."""
 
-REHEARSALS, _LEAST_SCALE = 16, 1e-2
-"""Simulations of a client's defense, for its mean and variance, and the least share of length that it may leave."""
+_REHEARSALS, _LEAST_SCALE, _WHOLE, _BENT = 16, 1e-2, 0.9, 0.9
+"""Simulations of a client's defense; the least share of length that it may leave; the share of entries below which it drops
+them, and does not just round some to zero; the part of its share for twice the length below which it bounds lengths."""
 
-_WHOLE, _BENT = 0.9, 0.9
-"""A defense that leaves fewer entries drops them, and does not just round some to zero; one that leaves less than this part
-of its share for twice the length is a bound on lengths."""
+_USUAL, _USUAL_SPREAD, _DRIFT, _DRIFT_SPREAD = -math.log(LIKELY), 1.5, -5.0, 2.0
+"""Of log(1 / n): 0.5 to 200 images within two standard deviations; of log s: the 150th part of an image's scatter."""
+
+_FOLDS, _FARTHEST, _RANGE, _STEADY = 5, 100.0, (-20.0, 5.0), 1e-9
+"""Folds of the own images, each measured by the others; largest squared distance, over an image's; bounds of log(1 / n) and
+log s; share of a matrix's diagonal added to it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +108,7 @@ def enough_images(labels: Tensor) -> bool:
 def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> ClassCovariance:
     """Return means and covariance of own images ``(n, d)`` float64 of classes ``(n,)``.
 
-    With ``noise``, the variance of each entry of an upload, as it adds to a mean of :data:`USUAL` images.
+    With ``noise``, the variance of each entry of an upload, as it adds to a mean of :data:`LIKELY` images.
     """
     means, numbers, apart = {}, {}, []
     for label in labels.unique().tolist():
@@ -105,8 +123,11 @@ def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> Cl
     squares, vectors = squares[kept], vectors[:, kept]
     directions = (vectors.T @ rows) / squares.sqrt()[:, None] if wide else vectors.T
     variances = squares / max(1, len(rows) - len(means))
-    least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(TINY) + USUAL * noise
+    least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(TINY) + LIKELY * noise
     return ClassCovariance(means, features.mean(0), numbers, directions, variances + least, least)
+
+
+# ---------------------------------------------------------------- rounds
 
 
 @dataclass(frozen=True)
@@ -164,6 +185,20 @@ class MeanRound:
         return results
 
 
+def rows_by_class(sent: Payload, *, every_class: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return rows ``(k, d)`` float64, their classes ``(k,)``, and of a mixture its weights ``(C,)`` float64; on the CPU.
+
+    A mixture is a row of each of its classes, or of ``every_class``.
+    """
+    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
+    if weights is not None:
+        weights = weights.double().flatten().cpu()
+        classes = (torch.ones_like(weights) if every_class else weights).nonzero().squeeze(1)
+        rows = rows.expand(len(classes), -1)
+    assert classes is not None
+    return rows, classes.cpu(), weights
+
+
 def read_mean_round(
     seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor
 ) -> MeanRound:
@@ -173,12 +208,7 @@ def read_mean_round(
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
-    rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
-    if weights is not None:
-        weights = weights.double().flatten().cpu()
-        classes = weights.nonzero().squeeze(1)
-        rows = rows.expand(len(classes), -1)
-    assert classes is not None
+    rows, classes, weights = rows_by_class(sent)
     features = represent(knowledge, seen.client, torch.cat([images.to(values.device), values])).double()
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
@@ -186,14 +216,13 @@ def read_mean_round(
         logits = features @ weight.T + bias
         kinds = [logits.softmax(1), logits]  # whichever is nearer to the upload
     n = len(images)
-    tried = [MeanRound(rows, classes.cpu(), weights, item[:n], item[n:], labels.cpu()) for item in kinds]
-    round_ = min(tried, key=_distance) if len(tried) > 1 else tried[0]
-    defend = knowledge.defended.get((seen.round, seen.client))
-    return round_ if defend is None else _undefended(round_, defend)
+    tried = [MeanRound(rows, classes, weights, item[:n], item[n:], labels.cpu()) for item in kinds]
 
+    def distance(item: MeanRound) -> float:
+        return sum(float(item.deviation(index).square().sum()) for index in range(len(item.rows)))
 
-def _distance(mean_round: MeanRound) -> float:
-    return sum(float(mean_round.deviation(index).square().sum()) for index in range(len(mean_round.rows)))
+    nearest, defend = min(tried, key=distance), knowledge.defended.get((seen.round, seen.client))
+    return nearest if defend is None else _undefended(nearest, defend)
 
 
 def _undefended(mean_round: MeanRound, defend: Rehearsal) -> MeanRound:
@@ -204,23 +233,20 @@ def _undefended(mean_round: MeanRound, defend: Rehearsal) -> MeanRound:
         with torch.no_grad():
             return torch.stack([defend(rows.float(), again).double().cpu() for again in range(times)])
 
-    many = tried(expected, REHEARSALS)
+    many = tried(expected, _REHEARSALS)
     middle, filled = many.mean(0), (many != 0).any(0)
     scale = _scale(middle, torch.where(filled, expected, 0.0))
     gaps = int((filled & (expected != 0)).sum()) < _WHOLE * int((expected != 0).sum())
     entries = sent != 0 if gaps else torch.ones_like(sent, dtype=torch.bool)
     if bool((_scale(tried(2 * expected, 1)[0], 2 * torch.where(filled, expected, 0.0)) < _BENT * scale).any()):
         there = class_covariance(mean_round.own, mean_round.labels, float((many.var(0) / scale.square()).mean()))
-        known = there.whiten(torch.where(entries, expected, 0.0))
-        scale = _scale(there.whiten(sent), known)
+        scale = _scale(there.whiten(sent), there.whiten(torch.where(entries, expected, 0.0)))
         undone = sent / scale
     else:
         undone = expected + (sent - torch.where(filled, middle, scale * expected)) / scale
     rows, noise = torch.where(entries, undone, expected), float((many.var(0) / scale.square()).mean())
-    like = mean_round.rows
-    return replace(
-        mean_round, rows=rows.expand_as(like), noise=noise, entries=entries.expand_as(like) if gaps else None
-    )
+    left = entries.expand_as(mean_round.rows) if gaps else None
+    return replace(mean_round, rows=rows.expand_as(mean_round.rows), noise=noise, entries=left)
 
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
@@ -263,3 +289,103 @@ class MultiRound:
     def weights(self) -> Tensor:
         """Of the classes in mixtures ``(T, C)``."""
         return torch.stack([item.weights for item in self.rounds if item.weights is not None])
+
+
+# ---------------------------------------------------------------- numbers of images
+
+
+@dataclass(frozen=True)
+class MemberCounts:
+    """Numbers of images of each class, at least one, and s of mixtures (0 of means)."""
+
+    numbers: dict[int, float]
+    drift: float = 0.0
+
+
+def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
+    """Estimate the images of each class behind the uploads of one client's rounds.
+
+    Of means by the newest round, several of which tell no more; of mixtures by all.
+    """
+    if rounds[-1].weights is not None:
+        seen = MultiRound.of(rounds)
+        length, freedom = _left_out(seen.rounds[-1])
+        beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
+        noise = seen.noise / beyond.clamp_min(TINY)
+        classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
+        rows = torch.stack([item.whitened_deviation() for item in seen.rounds])
+        rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
+        group, weights = (
+            [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()],
+            seen.weights[:, classes],
+        )
+        numbers, drift = _numbers(rows @ rows.T, weights, seen.alike, group, freedom, noise, drifts=True)
+        return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
+    results, weight = {}, torch.ones(1, 1, dtype=torch.float64)
+    for part in rounds[-1].parts():
+        length, freedom = _left_out(part)
+        noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
+        for index, label in enumerate(part.classes.tolist()):
+            gram = part.whitened_deviation(index).square().sum().view(1, 1) / length
+            group = [part.covariance.numbers.get(label, 1)]
+            numbers, _ = _numbers(gram, weight, weight, group, freedom, noise, drifts=False)
+            results[label] = float(numbers[0])
+    return MemberCounts(results)
+
+
+def _left_out(mean_round: MeanRound) -> tuple[float, float]:
+    """Return k, the mean squared length of a whitened image, and f, its degrees of freedom; of no covariance 1 and 1."""
+    lengths, squares = [], []
+    for part in range(_FOLDS):
+        kept = torch.arange(len(mean_round.labels)) % _FOLDS != part
+        if not enough_images(mean_round.labels[kept]):
+            continue
+        there = class_covariance(mean_round.own[kept], mean_round.labels[kept], mean_round.noise)
+        apart = []
+        for label, middle in there.means.items():
+            white = there.whiten(mean_round.own[~kept & (mean_round.labels == label)] - middle)
+            apart.append(white / (1 + 1 / there.numbers[label]) ** 0.5)
+        products = torch.cat(apart) @ torch.cat(apart).T
+        length = products.diagonal()
+        lengths.append(length)
+        if len(length) > 1:
+            squares.append((products.square().sum() - length.square().sum()) / (len(length) * (len(length) - 1)))
+    if not lengths or not squares:
+        return 1.0, 1.0
+    mean, square = float(torch.cat(lengths).mean()), float(torch.stack(squares).mean())
+    return (mean, max(1.0, mean**2 / square)) if mean > TINY and square > TINY else (1.0, 1.0)
+
+
+def _numbers(
+    gram: Tensor, weights: Tensor, alike: Tensor, numbers: Sequence[int], freedom: float, noise: Tensor, *, drifts: bool
+) -> tuple[Tensor, float]:
+    """Return the most probable numbers of images ``(C,)``, at least 1, and s, which is 0 unless it ``drifts``.
+
+    Of inner products of deviations ``(T, T)`` over k, weights ``(T, C)``, how alike rounds are ``(T, T)``, own images of
+    each class, f, and a defense's noise on each diagonal entry ``(T,)``.
+    """
+    largest = float(gram.diagonal().amax())
+    if largest > _FARTHEST:  # beyond any image: one image's distance already
+        gram, noise = gram * (_FARTHEST / largest), noise * (_FARTHEST / largest)
+    beside = 1 / torch.tensor(numbers, dtype=torch.float64)
+    inverse = torch.full((weights.shape[1],), _USUAL, dtype=torch.float64, requires_grad=True)
+    drift = torch.tensor(_DRIFT, dtype=torch.float64, requires_grad=drifts)
+    unknown = [inverse, drift] if drifts else [inverse]
+    solver = torch.optim.LBFGS(unknown, max_iter=200, line_search_fn="strong_wolfe")
+
+    def cost() -> Tensor:
+        solver.zero_grad()
+        expected = (weights * (inverse.clamp(*_RANGE).exp() + beside)) @ weights.T * alike + torch.diag(noise)
+        if drifts:
+            expected = expected + drift.clamp(*_RANGE).exp() * torch.diag(weights.square().sum(1))
+        steady = _STEADY * expected.diagonal().amax().detach() * torch.eye(len(gram), dtype=torch.float64)
+        factor = torch.linalg.cholesky(expected + steady)
+        fit = 2 * factor.diagonal().log().sum() + torch.cholesky_solve(gram, factor).trace()
+        prior = ((inverse - _USUAL) / _USUAL_SPREAD).square().sum() + ((drift - _DRIFT) / _DRIFT_SPREAD).square()
+        whole: Tensor = freedom / 2 * fit + prior / 2
+        whole.backward()
+        return whole
+
+    with torch.enable_grad():
+        solver.step(cost)
+    return (-inverse.detach()).exp().clamp_min(1), float(drift.detach().exp()) if drifts else 0.0
