@@ -113,7 +113,7 @@ class RowLinear(nn.Module):
 
 
 class _Passage(NamedTuple):
-    """What went through a layer in one pass; what came out may have been overwritten since, its place in the graph stays."""
+    """One pass through a layer. Its output may have been overwritten since; the output's place in the graph stays."""
 
     name: str
     layer: nn.Module
