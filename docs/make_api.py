@@ -4,11 +4,13 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fedpriv
+from fedpriv.study import settings as shared
 from fedpriv.util.escape import docstring_markdown, marked
 
 PAGE = Path(__file__).with_name("api.md")
@@ -52,6 +54,7 @@ CONTRACTS = {
 
 def page() -> str:
     """Return the page of public names as Markdown."""
+    _DESCRIBED.clear()
     found = {name: getattr(fedpriv, name) for name in fedpriv.__all__}
     verbs = [name for name, value in found.items() if inspect.isfunction(value)]
     payloads = [name for name, value in found.items() if inspect.isclass(value) and issubclass(value, fedpriv.Payload)]
@@ -136,12 +139,17 @@ def _default(value: Any) -> str:
     return "SILENT" if isinstance(value, fedpriv.Listener) else repr(value)
 
 
+_DESCRIBED: list[Any] = []
+"""Typed dictionaries that the page has already described."""
+
+
 def _settings(value: Callable[..., Any]) -> str:
     """Return the settings that a verb takes as further keywords."""
-    module = inspect.getmodule(value)
-    text = next((str(hint) for hint in value.__annotations__.values() if str(hint).startswith("Unpack[")), "")
-    settings = getattr(module, text.removeprefix("Unpack[").removesuffix("]"), None)
-    return "" if settings is None else f"\n`{settings.__name__}`:\n\n{_text(settings)}\n"
+    names = re.findall(r":class:`(\w*(?:Settings|Circumstances))`", inspect.getdoc(value) or "")
+    kinds = [getattr(inspect.getmodule(value), name, None) or getattr(shared, name) for name in names]
+    new = [kind for kind in kinds if kind not in _DESCRIBED]
+    _DESCRIBED.extend(new)
+    return "".join(f"\n`{kind.__name__}`:\n\n{_text(kind)}\n" for kind in new)
 
 
 def _text(value: Any) -> str:

@@ -10,38 +10,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpriv.api.attacking import attack as attack
+    from fedpriv.api.attacking import attack_uploads as attack_uploads
+    from fedpriv.api.auditing import StudyPlan as StudyPlan
+    from fedpriv.api.auditing import Submission as Submission
+    from fedpriv.api.auditing import audit as audit
+    from fedpriv.api.auditing import plan as plan
+    from fedpriv.api.auditing import submit as submit
+    from fedpriv.api.cataloguing import Catalogue as Catalogue
+    from fedpriv.api.cataloguing import Explanation as Explanation
+    from fedpriv.api.cataloguing import catalogue as catalogue
+    from fedpriv.api.cataloguing import explain as explain
+    from fedpriv.api.counting import Traffic as Traffic
+    from fedpriv.api.counting import cost as cost
+    from fedpriv.api.diagnosing import Diagnosis as Diagnosis
+    from fedpriv.api.diagnosing import doctor as doctor
+    from fedpriv.api.privacy_auditing import PrivacyAudit as PrivacyAudit
+    from fedpriv.api.privacy_auditing import audit_dp as audit_dp
+    from fedpriv.api.reporting import Changes as Changes
+    from fedpriv.api.reporting import Report as Report
+    from fedpriv.api.reporting import compare as compare
+    from fedpriv.api.reporting import report as report
+    from fedpriv.api.reproducing import Reproduction as Reproduction
+    from fedpriv.api.reproducing import reproduce as reproduce
+    from fedpriv.api.result import AttackResult as AttackResult
+    from fedpriv.api.result import score as score
+    from fedpriv.api.training import Run as Run
+    from fedpriv.api.training import train as train
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import ThreatModel as ThreatModel
-    from fedpriv.experiment.study.run import StudyResult as StudyResult
-    from fedpriv.experiment.verbs.attacking import attack as attack
-    from fedpriv.experiment.verbs.auditing import StudyPlan as StudyPlan
-    from fedpriv.experiment.verbs.auditing import audit as audit
-    from fedpriv.experiment.verbs.auditing import plan as plan
-    from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
-    from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
-    from fedpriv.experiment.verbs.comparing import Changes as Changes
-    from fedpriv.experiment.verbs.comparing import compare as compare
-    from fedpriv.experiment.verbs.counting import Traffic as Traffic
-    from fedpriv.experiment.verbs.counting import cost as cost
-    from fedpriv.experiment.verbs.diagnosing import Diagnosis as Diagnosis
-    from fedpriv.experiment.verbs.diagnosing import doctor as doctor
-    from fedpriv.experiment.verbs.explaining import Explanation as Explanation
-    from fedpriv.experiment.verbs.explaining import explain as explain
-    from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
-    from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.experiment.verbs.reporting import Report as Report
-    from fedpriv.experiment.verbs.reporting import report as report
-    from fedpriv.experiment.verbs.reproducing import Reproduction as Reproduction
-    from fedpriv.experiment.verbs.reproducing import reproduce as reproduce
-    from fedpriv.experiment.verbs.result import AttackResult as AttackResult
-    from fedpriv.experiment.verbs.scoring import score as score
-    from fedpriv.experiment.verbs.submitting import Submission as Submission
-    from fedpriv.experiment.verbs.submitting import submit as submit
-    from fedpriv.experiment.verbs.training import Run as Run
-    from fedpriv.experiment.verbs.training import train as train
-    from fedpriv.experiment.verbs.uploading import attack_uploads as attack_uploads
     from fedpriv.sources.messages import Gradient as Gradient
     from fedpriv.sources.messages import Update as Update
+    from fedpriv.study.run import StudyResult as StudyResult
     from fedpriv.util.errors import UserError as UserError
     from fedpriv.util.parallel import Listener as Listener
     from fedpriv.wire.payload import Payload as Payload
@@ -61,20 +61,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_VERBS = "fedpriv.experiment.verbs."
+_VERBS = "fedpriv.api."
 _PLACES = {
     "train": _VERBS + "training",
     "attack": _VERBS + "attacking",
-    "attack_uploads": _VERBS + "uploading",
-    "score": _VERBS + "scoring",
+    "attack_uploads": _VERBS + "attacking",
+    "score": _VERBS + "result",
     "report": _VERBS + "reporting",
     "audit": _VERBS + "auditing",
     "audit_dp": _VERBS + "privacy_auditing",
-    "submit": _VERBS + "submitting",
+    "submit": _VERBS + "auditing",
     "plan": _VERBS + "auditing",
     "catalogue": _VERBS + "cataloguing",
-    "compare": _VERBS + "comparing",
-    "explain": _VERBS + "explaining",
+    "compare": _VERBS + "reporting",
+    "explain": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
     "reproduce": _VERBS + "reproducing",
     "doctor": _VERBS + "diagnosing",
@@ -82,15 +82,15 @@ _PLACES = {
     "AttackResult": _VERBS + "result",
     "PrivacyAudit": _VERBS + "privacy_auditing",
     "Report": _VERBS + "reporting",
-    "StudyResult": "fedpriv.experiment.study.run",
+    "StudyResult": "fedpriv.study.run",
     "StudyPlan": _VERBS + "auditing",
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Reproduction": _VERBS + "reproducing",
-    "Submission": _VERBS + "submitting",
-    "Changes": _VERBS + "comparing",
+    "Submission": _VERBS + "auditing",
+    "Changes": _VERBS + "reporting",
     "Diagnosis": _VERBS + "diagnosing",
-    "Explanation": _VERBS + "explaining",
+    "Explanation": _VERBS + "cataloguing",
     "Update": "fedpriv.sources.messages",
     "Gradient": "fedpriv.sources.messages",
     "BatchFacts": "fedpriv.attacks.observation",

@@ -2,11 +2,13 @@
 
 from federations import DIGITS
 
+from fedpriv.api.auditing import read_asked
+
 TINY = """
 [federation]
 dataset = "digits"
 auxiliary = 0
-per-class = 20
+per_class = 20
 clients = 4
 partition = "iid"
 rounds = 2
@@ -24,3 +26,8 @@ targets = 4
 """
     + TINY
 )
+
+
+def load_study(source):
+    """Return the study in a file or a mapping."""
+    return read_asked(source, {})[0]

@@ -29,8 +29,9 @@ MAY_IMPORT["scoring"] = BELOW | {"sources"}
 MAY_IMPORT["dp"] = {*MAY_IMPORT["scoring"], "scoring", "defenses"}
 MAY_IMPORT["pages"] = {*MAY_IMPORT["dp"], "dp", "claims"} - {"defenses"}
 MAY_IMPORT["pipeline"] = {*MAY_IMPORT["pages"], "pages"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pipeline"], "pipeline", "methods", "defenses", "integrations"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
+MAY_IMPORT["study"] = {*MAY_IMPORT["pipeline"], "pipeline", "methods", "defenses", "integrations"}
+MAY_IMPORT["api"] = {*MAY_IMPORT["study"], "study"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["api"], "api"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
 
@@ -60,11 +61,12 @@ BUDGET: dict[str, int] = {
     "attacks": 12213,
     "scoring": 5311,
     "claims": 203,
-    "pages": 3610,
-    "experiment": 5851,
-    "cli": 1095,
-    "pipeline": 1241,
+    "pages": 3582,
+    "cli": 1011,
+    "pipeline": 1532,
     "sources": 3072,
+    "api": 2289,
+    "study": 2515,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -30,6 +30,8 @@ from PIL import Image
 from rates import counted, parser, table
 from worlds import smooth
 
+from fedpriv.api.attacking import quick_settings
+from fedpriv.api.named_code import named_code
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
@@ -45,11 +47,6 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
-from fedpriv.experiment.federation_settings import attacker_by_default, named_config
-from fedpriv.experiment.named_code import named_code
-from fedpriv.experiment.study.written import parse_entry
-from fedpriv.experiment.training import train_run
-from fedpriv.experiment.verbs.attacking import quick_settings
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
 from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
@@ -58,6 +55,9 @@ from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
 from fedpriv.sources.run import RunSource, prepare
 from fedpriv.sources.source import read_card
+from fedpriv.study.settings import attacker_by_default, named_config
+from fedpriv.study.training import train_run
+from fedpriv.study.written import parse_entry
 from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError

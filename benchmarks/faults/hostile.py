@@ -36,7 +36,7 @@ from PIL import Image
 from fedpriv.cli.main import COMMANDS, main, run
 
 TINY = shlex.split("--dataset digits --per-class 12 --clients 2 --alpha 10 --rounds 2 --models small-mlp")
-TINY_TOML = 'dataset = "digits"\nper-class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
+TINY_TOML = 'dataset = "digits"\nper_class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
 STUDY = (
     'methods = ["fedgh"]\ndefenses = ["none"]\nattacks = ["dip"]\nseeds = [0]\ntargets = 2\nlocal = false\n'
     f"control = false\n[federation]\n{TINY_TOML}"

@@ -1,8 +1,9 @@
-"""``fedpriv attack`` and ``fedpriv score``: invert what clients upload, and show what that is worth beside a baseline."""
+"""``fedpriv attack``, ``score``, ``report`` and ``compare``: invert what clients upload, and pages on what that is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.verbs.result import AttackResult
+    from fedpriv.api.result import AttackResult
     from fedpriv.scoring.reasons import Verdict
     from fedpriv.scoring.records import ReconstructionRecord
 
@@ -45,7 +46,7 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@flags_of("scoring:score", without=("results",))
+@flags_of("result:score", without=("results",))
 @common.common_options
 def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
     """Score attack directories again; rewrites metrics.json and the image grid.
@@ -61,10 +62,11 @@ def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: An
 
     verdicts = judge_page(records)
     if as_json:
-        lines = {path: record.model_dump(mode="json") for path, record in records.items()}
-        common.print_json(
-            {str(path): {**current, "verdict": _verdict(verdicts[path])} for path, current in lines.items()}
-        )
+        lines = {
+            str(path): {**record.model_dump(mode="json"), "verdict": _verdict(verdicts[path])}
+            for path, record in records.items()
+        }
+        common.print_json(lines)
         return
     _show_attacks(records, verdicts)
     common.tell(*(f"{path}: {words(verdict)}" for path, verdict in verdicts.items()))
@@ -127,3 +129,57 @@ def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
         "seconds": f"{record.cost.seconds:.0f}",
         "finding": BADGES[verdict.kind],
     }
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@flags_of("reporting:report", without=("results",))
+@click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
+@common.common_options
+def report(
+    directories: tuple[Path, ...], out: Path | None, opened: bool, as_json: bool, quiet: bool, **flags: Any
+) -> None:
+    """Report on attack and run directories, studies, and folders that hold some of them (default folder: results/report).
+
+    Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
+    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
+    """
+    listener = common.Terminal(quiet=quiet, as_json=True)
+    folder = out or numbered(Path("results") / "report")
+    written = fedpriv.report(directories, out=folder, listener=listener, **common.given_values(flags))
+    if as_json:
+        places = {"attacks": list(map(str, written.attacks)), "runs": list(map(str, written.runs))}
+        common.print_json({"out": str(written.path), **places})
+    else:
+        for page in written.pages:
+            common.say(f"report: {page}", quiet=quiet)
+    if opened and click.launch(written.pages[0].absolute().as_uri()):
+        common.tell(f"warning: no browser could be started; open {written.pages[0]}", err=True)
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@common.common_options
+def compare(before: Path, after: Path, as_json: bool, quiet: bool) -> None:
+    """Say what changed between two results of attacks, or two studies, and which of it is more than noise."""
+    result = fedpriv.compare(before, after)
+    if as_json:
+        common.print_json(asdict(result) | {"verdict": result.verdict})
+        return
+    if not quiet:
+        common.print_table(f"{before} -> {after}", [_shown(row) for row in result.rows])
+    common.tell(*str(result).splitlines()[-1 if quiet else 0 :])
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row in figures that can be read: an interval in brackets, accuracies in per cent."""
+    digits, unit = (3, "") if row["quantity"] == "AUC" else (1, " dB")
+    shown = {"result": row["name"], "quantity": row["quantity"] or ""}
+    for name in ("before", "after"):
+        shown[name] = "" if row[name] is None else f"{row[name]:.{digits}f}{unit}"
+    difference = "" if row["difference"] is None else f"{row['difference']:+.{digits}f}"
+    interval = "" if row["low"] is None else f" [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
+    accuracies = [row[f"accuracy {when}"] for when in ("before", "after")]
+    accuracy = " -> ".join("none" if item is None else f"{item:.1%}" for item in accuracies)
+    return shown | {"difference [95 %]": difference + interval, "accuracy": accuracy, "verdict": row["verdict"]}

@@ -17,8 +17,7 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.run import StudyResult
-    from fedpriv.experiment.verbs.submitting import Submission
+    from fedpriv.study.run import StudyResult
 
 
 @click.command()
@@ -56,7 +55,11 @@ def audit(
     if "submit" in given:
         cluster = given.pop("submit")
         sent = fedpriv.submit(study, out=folder or "", cluster=cluster, resume=resume, listener=listener, **given)
-        _show_submission(sent, as_json=as_json, quiet=quiet)
+        if as_json:
+            common.print_json({"out": str(sent.folder), "jobs": sent.jobs, "logs": str(sent.logs), "merge": sent.merge})
+            return 0
+        common.say(f"{sent.folder}: jobs {', '.join(sent.jobs)} submitted; they print to {sent.logs}", quiet=quiet)
+        common.say(f"the one that ends last merges all; should one die, submit again, or: {sent.merge}", quiet=quiet)
         return 0
     result = fedpriv.audit(study, out=folder, resume=resume, listener=listener, **given)
     _show_study(result, as_json=as_json, quiet=quiet)
@@ -66,22 +69,12 @@ def audit(
 def _refuse_parts(given: Mapping[str, Any], *, dry_run: bool) -> None:
     """Check that flags about shards fit together."""
     submits = "submit" in given
-    beside = ("force", "shard") if submits else ("job", "shards")
-    wrong = [name for name in beside if name in given] + (
-        ["dry-run"] if dry_run and (submits or "shard" in given) else []
-    )
+    wrong = [name for name in (("force", "shard") if submits else ("job", "shards")) if name in given]
+    wrong += ["dry-run"] if dry_run and (submits or "shard" in given) else []
     if wrong:
         raise UserError(f"--{wrong[0]} does not go {'with' if submits or dry_run else 'without'} --submit or --shard")
     if submits and "shards" not in given:
         raise UserError("--submit needs --shards N, the number of jobs")
-
-
-def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        common.print_json({"out": str(sent.folder), "jobs": sent.jobs, "logs": str(sent.logs), "merge": sent.merge})
-        return
-    common.say(f"{sent.folder}: jobs {', '.join(sent.jobs)} submitted; they print to {sent.logs}", quiet=quiet)
-    common.say(f"the one that ends last merges all; should one die, submit again, or: {sent.merge}", quiet=quiet)
 
 
 def _show_study(result: StudyResult, *, as_json: bool, quiet: bool) -> None:

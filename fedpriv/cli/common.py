@@ -8,17 +8,22 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import rich_click as click
+from click import get_current_context
 
-from fedpriv.cli.bars import Bars
 from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.folders import telling_name
 from fedpriv.util.parallel import Listener, Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,24 +49,17 @@ def common_options(command: F) -> F:
     )
     machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
     quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.")
-    return allow(machine(quiet(_importing(command))))
-
-
-def _importing(command: F) -> F:
-    """Let a command import the modules that stand on the command line."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from click import get_current_context
-
-        from fedpriv.experiment.named_code import named_code
+        from fedpriv.api.named_code import named_code
         from fedpriv.util.code import allowing
 
         context = get_current_context()
         with allowing((*context.meta.get(_ALLOWED, ()), *named_code(context.params))):
             return command(*args, **kwargs)
 
-    return cast(F, run)
+    return cast(F, allow(machine(quiet(run))))
 
 
 def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
@@ -72,7 +70,6 @@ def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
-    from click import get_current_context
     from click.core import ParameterSource
 
     source, left_out = get_current_context().get_parameter_source, (ParameterSource.DEFAULT, None)
@@ -81,9 +78,8 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def data_name(flags: Mapping[str, Any]) -> str:
     """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
-    name = flags["dataset"] or "fashion"
-    current = name == "folder" and flags["data_dir"]
-    return "-".join(telling_name(Path(flags["data_dir"]))) if current else str(name)
+    name = str(flags["dataset"] or "fashion")
+    return "-".join(telling_name(Path(flags["data_dir"]))) if name == "folder" and flags["data_dir"] else name
 
 
 _SWITCHES = ("--force", "--resume", "--share-group")
@@ -95,12 +91,8 @@ def typed(*, without: Sequence[str] = ()) -> list[str]:
     """Return the arguments of whoever makes the same anew: nothing to go on with, nothing to replace, the whole of it."""
     valued = (*_HOW, *without)
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
-    pairs = zip(given, ["", *given], strict=False)
-    return [
-        word
-        for word, before in pairs
-        if not {word, before} & set(valued) and not word.startswith(tuple(f"{flag}=" for flag in valued))
-    ]
+    kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
+    return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]
 
 
 def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -117,11 +109,34 @@ class Terminal(Listener):
     def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
         self.quiet, self.as_json, self.resume = quiet, as_json, resume
         self.command = command_line(*typed(without=("--allow-code",)))
-        self._bars = Bars()
+        self._lock, self._going = threading.Lock(), 0
+        self._bars: Progress | None = None
 
-    def progress(self, title: str) -> AbstractContextManager[Report]:
-        """Show a progress bar, among others where several things go on at once."""
-        return super().progress(title) if self.quiet else self._bars.follow(title)
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Report]:
+        """Show a progress bar, among others where several things go on; one that ends well leaves its title and time."""
+        if self.quiet:
+            yield lambda done, planned, what: None
+            return
+        began, title = time.monotonic(), one_line(title)
+        with self._lock:
+            self._bars = shown = self._bars or _bars()
+            self._going += 1
+            shown.start()
+            task = shown.add_task(title, total=None, what="")
+        ended = ""
+        try:
+            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=one_line(what))
+            ended = f"{title}: done in {time.monotonic() - began:.0f} s"
+        finally:
+            with self._lock:
+                shown.remove_task(task)
+                self._going -= 1
+                if ended:
+                    shown.console.print(ended, markup=False, highlight=False, soft_wrap=True)
+                if not self._going:
+                    shown.stop()
+                    self._bars = None
 
     def say(self, line: str) -> None:
         """Print a notice."""
@@ -135,6 +150,28 @@ class Terminal(Listener):
         """From now on an interrupt prints how to go on."""
         if self.resume is not None:
             hint["resume"] = self.resume
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(file=sys.stderr)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
+        TextColumn("{task.fields[what]}", style="dim", markup=False),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
 
 
 def say(text: str, *, quiet: bool, as_json: bool = False) -> None:

@@ -26,13 +26,13 @@ COMMANDS: dict[str, str] = {
     "audit": "audit:audit",
     "audit-dp": "audit:audit_dp",
     "score": "attack:score",
-    "report": "report:report",
-    "compare": "report:compare",
+    "report": "attack:report",
+    "compare": "attack:compare",
     "cost": "train:cost",
     "reproduce": "audit:reproduce",
-    "list": "catalogue:list_names",
-    "explain": "catalogue:explain",
-    "doctor": "catalogue:doctor",
+    "list": "train:list_names",
+    "explain": "train:explain",
+    "doctor": "train:doctor",
 }
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import rich_click as click
 
@@ -20,92 +19,85 @@ from fedpriv.util.escape import marked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-VERBS = "fedpriv.experiment.verbs."
+VERBS = "fedpriv.api."
 NEVER = ("listener", "allow_code")
 """Keywords that no flag is made from."""
 ALSO = {"axes": "--axis", "models": "--model"}
 """Further spellings; several of a kind may be given by the singular too: ``--attack`` for ``attacks``."""
 
 
-@dataclass(frozen=True)
-class Keyword:
+class Keyword(NamedTuple):
     """A keyword of a verb: its types, its default in Python's spelling (None where it must be given), its words."""
 
-    name: str
     types: frozenset[str]
     default: str | None
-    told: str
-
-    def option(self, single: Collection[str]) -> Callable[[F], F]:
-        """Return the decorator that adds the flag."""
-        dashed = "--" + self.name.replace("_", "-")
-        text = marked(self.told).replace("`", "")
-        words: dict[str, Any] = {"help": text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."}
-        names = [dashed]
-        if self.types == {"bool"}:
-            if self.default in ("True", "None") or "(default True)" in text:
-                return click.option(f"{dashed}/--no-{dashed[2:]}", self.name, default=None, **words)
-            return click.option(dashed, self.name, is_flag=True, **words)
-        if self.name in ALSO:
-            names.append(ALSO[self.name])
-        if "Path" in self.types:
-            words["type"] = click.Path(path_type=Path)
-        elif self.types <= {"int", "float"}:
-            words["type"] = float if "float" in self.types else int
-        elif not self.types <= {"int", "str"} and self.name not in single:
-            words["multiple"] = True
-            if self.name.endswith("s") and self.name not in ALSO:
-                names.append(dashed[:-1])
-        return click.option(*names, self.name, required=self.default is None, **words)
+    words: str
 
 
 def flags_of(text: str, *, without: Collection[str] = (), single: Collection[str] = ()) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb."""
+    """Add a flag for each keyword of a verb, one value each for ``single`` ones that could have several."""
 
     def add(command: F) -> F:
-        for keyword in reversed(keywords_of(text)):
-            if keyword.name not in (*NEVER, *without):
-                command = keyword.option(single)(command)
+        for name, keyword in reversed(keywords_of(text).items()):
+            if name not in (*NEVER, *without):
+                command = _option(name, keyword, several=name not in single)(command)
         return command
 
     return add
 
 
+def _option(name: str, keyword: Keyword, *, several: bool) -> Callable[[F], F]:
+    dashed = "--" + name.replace("_", "-")
+    text = marked(keyword.words).replace("`", "")
+    more: dict[str, Any] = {"help": text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."}
+    names = [dashed, ALSO[name]] if name in ALSO else [dashed]
+    if keyword.types == {"bool"}:
+        if keyword.default in ("True", "None") or "(default True)" in text:
+            return click.option(f"{dashed}/--no-{dashed[2:]}", name, default=None, **more)
+        return click.option(dashed, name, is_flag=True, **more)
+    if "Path" in keyword.types:
+        more["type"] = click.Path(path_type=Path)
+    elif keyword.types <= {"int", "float"}:
+        more["type"] = float if "float" in keyword.types else int
+    elif not keyword.types <= {"int", "str"} and several:
+        more["multiple"] = True
+        names += [dashed[:-1]] if name.endswith("s") and name not in ALSO else []
+    return click.option(*names, name, required=keyword.default is None, **more)
+
+
 @cache
-def keywords_of(text: str) -> tuple[Keyword, ...]:
-    """Return the keywords of a verb, its settings last."""
+def keywords_of(text: str) -> dict[str, Keyword]:
+    """Return the keywords of a verb by name, its settings last."""
     module, _, name = text.partition(":")
     home, verb = _definition(VERBS + module, name)
     assert isinstance(verb, ast.FunctionDef)
-    details, args = _told(verb), verb.args
-    defaults: list[ast.expr | None] = [
-        *[None] * (len(args.args) - len(args.defaults)),
-        *args.defaults,
-        *args.kw_defaults,
-    ]
+    words, args = _words(verb), verb.args
+    defaults = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults, *args.kw_defaults]
     results = {
         item.arg: Keyword(
-            item.arg, _types(item.annotation), None if value is None else ast.unparse(value), details.get(item.arg, "")
+            _types(item.annotation), None if value is None else ast.unparse(value), words.get(item.arg, "")
         )
         for item, value in zip([*args.args, *args.kwonlyargs], defaults, strict=True)
     }
     if args.kwarg is not None:
         unpacked = ast.unparse(args.kwarg.annotation or args.kwarg).removeprefix("Unpack[").removesuffix("]")
-        results |= {entry.name: entry for entry in _settings(home, unpacked) if entry.name not in results}
-    return tuple(results.values())
+        results |= {k: v for k, v in _settings(home, unpacked).items() if k not in results}
+    return results
 
 
-def _settings(module: str, name: str) -> Iterator[Keyword]:
-    """Yield the keys of a typed dictionary, its own first."""
+def _settings(module: str, name: str) -> dict[str, Keyword]:
+    """Return the keys of a typed dictionary, its own first."""
     home, kind = _definition(module, name)
     assert isinstance(kind, ast.ClassDef)
-    details = _told(kind)
+    words = _words(kind)
+    results: dict[str, Keyword] = {}
     for line in kind.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            yield Keyword(line.target.id, _types(line.annotation), "", details.get(line.target.id, ""))
+            results[line.target.id] = Keyword(_types(line.annotation), "", words.get(line.target.id, ""))
     for base in kind.bases:
         if ast.unparse(base) != "TypedDict":
-            yield from _settings(home, ast.unparse(base))
+            results |= {k: v for k, v in _settings(home, ast.unparse(base)).items() if k not in results}
+    return results
 
 
 @cache
@@ -131,7 +123,7 @@ def _types(annotation: ast.expr | None) -> frozenset[str]:
     return frozenset() if text == "None" else frozenset([text])
 
 
-def _told(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
+def _words(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
     """Return the entries of the sections of a docstring, by name."""
     texts: dict[str, str] = {}
     last = ""

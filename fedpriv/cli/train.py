@@ -1,7 +1,9 @@
-"""``fedpriv train`` and ``fedpriv cost``: run a federation, or count what it would send."""
+"""``fedpriv train`` and ``cost``, ``list``, ``explain`` and ``doctor``: run a federation, and what there is to run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,11 @@ import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.options import flags_of
 from fedpriv.util.code import code_flags
-from fedpriv.util.escape import command_line
+from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.verbs.counting import Traffic
+    from fedpriv.api.counting import Traffic
     from fedpriv.federation.summary import RunSummary
 
 
@@ -94,10 +96,63 @@ def _show_cost(traffic: Traffic) -> None:
     common.print_table("communication of a settled round, all clients together", table)
     common.tell("sizes: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in traffic.sizes.items()))
     common.tell("paper: without labels, class ids, counts and schedules; full: everything")
-    unknown: dict[str, list[str]] = {}
-    for row in traffic.methods:
-        if "missing" in row:
-            reason = row["missing"].replace(f"method {row['method']!r}", "this method")
-            unknown.setdefault(reason, []).append(row["method"])
-    for reason, names in unknown.items():
-        common.tell(f"not counted: {', '.join(names)}; {reason}")
+    common.tell(*(f"not counted: {row['method']}; {row['missing']}" for row in traffic.methods if "missing" in row))
+
+
+KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims")
+
+
+@click.command(name="list")
+@click.argument("kind", shell_complete=common.completed(lambda: KINDS))
+@click.option("--target", help="With attacks: only those for this kind of upload.")
+@common.common_options
+def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> None:
+    """List methods, attacks, defenses, datasets, models, kinds of payload, targets or claims."""
+    rows = fedpriv.catalogue(kind, target=target).table()
+    if as_json:
+        common.print_json(rows)
+    elif quiet:
+        common.tell(*(row["name"] for row in rows))
+    else:
+        common.print_table(kind, rows)
+
+
+def _names() -> Iterable[str]:
+    """Return the names of members that are known without loading any."""
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.datasets import DATASETS
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.methods import METHODS
+    from fedpriv.models import FAMILIES, MODELS
+
+    return (*METHODS, *ATTACKS, *DEFENSES, *DATASETS, *MODELS, *FAMILIES)
+
+
+@click.command()
+@click.argument("name", shell_complete=common.completed(_names))
+@common.common_options
+def explain(name: str, as_json: bool, quiet: bool) -> None:
+    """Say all there is to say of one method, attack, defense, kind of payload, data set, model or claim."""
+    result = fedpriv.explain(name)
+    if as_json:
+        common.print_json(asdict(result))
+    elif quiet:
+        common.tell(*(f"{key}: {fact}" for key, fact in result.facts.items() if fact))
+    else:
+        common.tell(*visible(str(result)).splitlines())
+
+
+@click.command()
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@common.common_options
+def doctor(device: str, as_json: bool, quiet: bool) -> int:
+    """Check installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
+
+    Exits with 1 where something failed.
+    """
+    result = fedpriv.doctor(device=device)
+    if as_json:
+        common.print_json({"failed": bool(result.failed), "findings": result.table()})
+    elif not quiet or result.failed:
+        common.tell(*map(str, result.failed if quiet else result.findings))
+    return 1 if result.failed else 0

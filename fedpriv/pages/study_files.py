@@ -24,7 +24,6 @@ STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 PATIENCE = 3.0
 """Seconds for which a list that another process replaces meanwhile is read again."""
 _FAR = {"done": 2, "failed": 1}
-_MADE_BY = ("format", "source", "command", "written")
 _CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 
 _Seconds = Annotated[float, Strict()] | None
@@ -44,38 +43,13 @@ class Choice(_Part):
     label: str | None = None
 
 
-class DefenseEntry(_Part):
-    """A point of a study's grid of defenses."""
-
-    choices: list[Choice]
-
-
 class StudyFile(_Part):
-    """``study.json``; ``docs/audit.md`` describes the fields. Those that a file lacks are not set."""
+    """``study.json``: the study as it was written, and the command and file that it is from."""
 
     format: int | None = None
     source: str | None = None
     command: str | None = None
     written: dict[str, Any] | None = None
-    federation: dict[str, JsonValue] = {}
-    methods: list[dict[str, JsonValue]] = []
-    defenses: list[DefenseEntry] | None = None
-    attacks: list[dict[str, JsonValue]] | None = None
-    seeds: list[int] = []
-    card: dict[str, JsonValue] = {}
-    targets: int | None = None
-    control: bool | None = None
-    local: bool | None = None
-    redact: str = "none"
-    precision: str = "float32"
-    stages: list[str] = []
-    rounds_seen: int | None = None
-
-    @property
-    def asked(self) -> dict[str, JsonValue]:
-        """The fields that say what the study is, not how the file was made, as JSON has them."""
-        kept = self.model_dump(mode="json", exclude_unset=True)
-        return {name: value for name, value in kept.items() if name not in _MADE_BY}
 
 
 class CellAttack(_Part):
@@ -102,7 +76,6 @@ class Cell(_Part):
     Attributes:
         cell: its name.
         method, method_label, method_title, method_options: registry name, what tables and pages call it, its options.
-        defenses, defense_label, defense_title, defense_family: likewise; the family leaves out what a grid varies.
         seed: of everything.
         varied: axis -> value, of the method's grid.
         target: kind of upload attacked; None for a run that is only trained.
@@ -122,7 +95,6 @@ class Cell(_Part):
     defenses: tuple[Choice, ...] | None = None
     defense_label: str | None = None
     defense_title: str | None = None
-    defense_family: str | None = None
     seed: Annotated[int, Strict()]
     varied: dict[str, JsonValue] = {}
     target: str | None

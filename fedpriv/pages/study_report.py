@@ -77,7 +77,7 @@ def read_results(folder: Path) -> StudyResults:
         cells=len(cells),
         failed=tuple(_unfinished(c, lost.get(c.cell)) for c in cells if c.status != "done" or c.cell in lost),
         privacy=tuple(accounts),
-        settings=((_title(study.source), json.dumps(study.asked, indent=2, ensure_ascii=False)),),
+        settings=((_title(study.source), json.dumps(study.written, indent=2, ensure_ascii=False)),),
         commands=(study.command,) if study.command else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
         trained_only=not any(cell.attacks for cell in cells),

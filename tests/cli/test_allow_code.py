@@ -8,8 +8,8 @@ import pytest
 from outside_cases import OUTSIDE
 
 import fedpriv
+from fedpriv.api.named_code import named_code
 from fedpriv.cli.main import run as command
-from fedpriv.experiment.named_code import named_code
 from fedpriv.sources.facts import read_facts
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from study_cases import STUDY, TINY
+from study_cases import STUDY, TINY, load_study
 
 from fedpriv.cli.main import run
-from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.execution import Part, perform
-from fedpriv.experiment.study.folder import claim, save_rows, standing
-from fedpriv.experiment.study.run import load_study
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import claim, save_rows, standing
+from fedpriv.study.run import Part, perform
 from fedpriv.util import files
 from fedpriv.util.folders import held
 from fedpriv.util.parallel import SILENT, Relay
@@ -85,11 +84,9 @@ def test_a_study_leaves_every_run_attack_and_the_report(finished):
         assert row["seconds"]["train"] > 0
         assert row["seconds"]["attack"] > 0
     assert found[1]["defenses"][0]["options"]["scale"] == 0.5
-    assert found[1]["defense_family"] == "noise"
     assert (out / "report.html").stat().st_size > 0
     study = json.loads((out / "study.json").read_text())
-    assert [entry["label"] for entry in study["methods"]] == ["fedproto", "gh"]
-    assert study["defenses"][1]["choices"][0]["options"]["scale"] == 0.5
+    assert study["written"]["defenses"][1]["scale"] == [0.5]
 
 
 def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):

@@ -10,8 +10,8 @@ import torch
 from command_line import call
 
 import fedpriv
+from fedpriv.api import diagnosing
 from fedpriv.cli.main import COMMANDS
-from fedpriv.experiment.verbs import diagnosing
 
 NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
 """Commands whose verb is called otherwise: ``fedpriv.list`` would hide Python's own, and no name of Python has a dash."""

@@ -3,9 +3,6 @@
 import itertools
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from command_line import call
@@ -170,51 +167,3 @@ def test_a_folder_that_was_there_is_made_private_too(home, capsys):
     (home / "mine").mkdir(mode=0o755)
     assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
     assert modes(home / "mine") == ({0o600}, {0o700})
-
-
-COLLEAGUE = """
-import os, sys
-from fedpriv.cli.main import run
-*attack, folder = sys.argv[1:]
-assert run([*attack, "--run", "shared/runs/a", "--out", "warm"]) == 0  # all is imported now, wherever it lies
-os.setgroups([])
-os.setgid(int(folder.partition(":")[2]))
-os.setuid(65534)
-for name in ("shared", "private"):
-    place = f"{name}/runs/a"
-    print(name, run([*attack, "--run", place, "--out", f"{folder.partition(':')[0]}/{name}"]), flush=True)
-"""
-
-
-def readable_by_all(path):
-    """True where everybody may enter a folder and all above it."""
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (Path(path), *Path(path).parents))
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
-@pytest.mark.skipif(not readable_by_all(sys.prefix), reason="others may not read the installed packages")
-def test_a_colleague_of_the_group_attacks_a_shared_run_and_no_private_one(private, shared, monkeypatch):
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as made:
-        home = Path(made)
-        home.chmod(0o755)
-        (home / "theirs").mkdir()
-        os.chown(home / "theirs", 65534, os.getegid())
-        for name, source in (("private", private), ("shared", shared)):
-            shutil.copytree(source / "runs", home / name / "runs")
-            (home / name).chmod(0o755)
-            (home / name / "runs").chmod(0o755)
-        before = contents(home / "shared")
-        own = {"HOME": made, "MPLCONFIGDIR": f"{made}/theirs", "TORCH_HOME": made}
-        told = subprocess.run(
-            [sys.executable, "-c", COLLEAGUE, "attack", *PIXELS, f"theirs:{os.getegid()}"],
-            cwd=home,
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert told.stdout.splitlines()[-2:] == ["shared 0", "private 2"], told.stderr
-        assert contents(home / "shared") == before
-        assert (home / "theirs" / "shared" / "report.html").stat().st_uid == 65534

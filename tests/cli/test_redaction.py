@@ -162,12 +162,9 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
     assert found_in("out", images) == []
     assert found_in("study", images) == []
     assert list((tmp_path / "study").glob("attacks/*/pixels/grid.png"))
-    assert json.loads((tmp_path / "study" / "study.json").read_text())["redact"] == "blur"
+    assert json.loads((tmp_path / "study" / "study.json").read_text())["written"]["redact"] == "blur"
     code, _, err = call(capsys, "audit", *study, "--out", "study", "--quiet")
     assert (code, "holds another study (redact differs)" in err) == (2, True)
     again = [*cheap, "--run", "plain/run", "--out", "out", "--resume", "--quiet"]
     code, _, err = call(capsys, "attack", *again)
     assert (code, "made with other flags (redact differ)" in err) == (2, True)
-
-
-# ---------------------------------------------------------------- the rules, and the search itself

@@ -93,31 +93,3 @@ def test_the_study_itself_is_never_replaced(study, capsys):
         assert code == 2
         assert "overlaps results" in err
     assert (study / "cells.jsonl").is_file()
-
-
-CELL = {"cell": "x", "method": "m", "target": "t", "seed": 0, "run": "runs/x", "attacks": [], "status": "done"}
-DONE = {"attack": "dip", "path": "attacks/x/dip", "status": "done"}
-
-
-DAMAGE = [
-    ("cells.jsonl", "", "holds no cell"),
-    ("cells.jsonl", '{"cell": "one"}\n', "cells.jsonl:1: field 'method' is missing"),
-    ("study.json", "[1]", "study.json: expected an object, got list"),
-    ("study.json", "\xff", "study.json: not readable as JSON"),
-    ("study.json", {"defenses": [3]}, "study.json: defenses.0: expected an object, got 3"),
-    ("study.json", {"defenses": {"a": 1}}, "study.json: defenses: expected a valid list, got {'a': 1}"),
-    ("study.json", {"defenses": [{"choices": [{}]}]}, "study.json: field 'defenses.0.choices.0.name' is missing"),
-    ("study.json", {"command": 3}, "study.json: command: expected a valid string, got 3"),
-    ("study.json", {"written": [1]}, "study.json: written: expected a valid dictionary, got [1]"),
-    ("cells.jsonl", "\xff\n", "cells.jsonl:1: not a line of JSON"),
-    ("cells.jsonl", "3\n", "cells.jsonl:1: expected a JSON object, got int"),
-    ("cells.jsonl", CELL | {"attacks": [3]}, "cells.jsonl:1: attacks.0: expected an object, got 3"),
-    ("cells.jsonl", CELL | {"attacks": [{"attack": "dip"}]}, "cells.jsonl:1: field 'attacks.0.path' is missing"),
-    ("cells.jsonl", CELL | {"defenses": [{}]}, "cells.jsonl:1: field 'defenses.0.name' is missing"),
-    ("cells.jsonl", CELL | {"attacks": "all"}, "cells.jsonl:1: attacks: expected a valid tuple, got 'all'"),
-    ("cells.jsonl", CELL | {"seed": "one"}, "cells.jsonl:1: seed: expected a valid integer, got 'one'"),
-    ("cells.jsonl", CELL | {"cell": ["x"]}, "cells.jsonl:1: cell: expected a valid string, got ['x']"),
-    ("cells.jsonl", CELL | {"seconds": {"train": "3"}}, "cells.jsonl:1: seconds.train: expected a valid number"),
-    ("cells.jsonl", CELL | {"attacks": [DONE | {"seconds": []}]}, "attacks.0.seconds: expected a valid number"),
-]
-"""A file of a study, what it holds instead, and what is said of it."""

@@ -6,12 +6,12 @@ from importlib import resources
 
 import pytest
 
+from fedpriv.api.counting import CostSettings
 from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.datasets import DATASETS
-from fedpriv.experiment.federation_settings import FLAG_NAMES
-from fedpriv.experiment.reproduction.plan import measure_of, places, setting_at, sizes_of
-from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
+from fedpriv.study.claim_plan import measure_of, places, setting_at, sizes_of
+from fedpriv.study.settings import FLAG_NAMES
 from fedpriv.util.errors import UserError
 from fedpriv.wire import PAYLOADS
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from looped import each
 
-from fedpriv.experiment.reproduction.judging import PerUnit, difference
 from fedpriv.scoring.claims import ClaimedOrder, Printed, judge_counts, judge_order, judge_value
 from fedpriv.scoring.records import Estimate
+from fedpriv.study.judging import PerUnit, difference
 
 ACCURACY = Printed(80.0, 2, 2.0, counted=False)
 

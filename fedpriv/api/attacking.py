@@ -1,0 +1,398 @@
+"""The verbs ``attack`` and ``attack_uploads``: invert what clients upload, and show what that is worth beside a baseline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from torch import Tensor, nn
+
+from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.result import AttackResult
+from fedpriv.api.training import Run
+from fedpriv.attacks.observation import ThreatModel
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
+from fedpriv.integrations.run import RecordedRun, is_recorded
+from fedpriv.methods import METHODS, default_method
+from fedpriv.models import family
+from fedpriv.pages.report import write_report
+from fedpriv.pipeline import plan as planning
+from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
+from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
+from fedpriv.pipeline.result_folders import request_of, results_folder
+from fedpriv.pipeline.shares import work_off
+from fedpriv.pipeline.sweep import read_reach, sweep
+from fedpriv.pipeline.uploads import attack_source
+from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+from fedpriv.scoring.redaction import RECORDED, read_rule
+from fedpriv.sources.door import read_uploads
+from fedpriv.sources.facts import read_facts
+from fedpriv.sources.recorded import read_recording
+from fedpriv.sources.run import prepare, refuse_mixed, rounds_with_networks
+from fedpriv.sources.source import read_card
+from fedpriv.study.saving import place
+from fedpriv.study.settings import (
+    EVERY_ROUND,
+    FLAG_NAMES,
+    FederationSettings,
+    SearchSettings,
+    attacker_by_default,
+    named_config,
+    refuse_small,
+    refuse_unknown,
+)
+from fedpriv.study.training import train_run
+from fedpriv.util import files, folders
+from fedpriv.util.code import allowed
+from fedpriv.util.compute import pick_device
+from fedpriv.util.config import texts
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.foreign import given_path
+from fedpriv.util.parallel import SILENT, Listener, number_of_workers
+from fedpriv.wire.kinds import payload_kind
+
+_NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
+
+
+class AttackSettings(SearchSettings, FederationSettings, total=False):
+    """Keyword arguments of an attack beside its target; and, where a run is trained first, of the federation.
+
+    Attributes:
+        method: method to train when there is no run (default: the usual one for the target).
+        round: attack the uploads of this round (default: the last stored).
+        reach: local-work sweep over uploads of trained weights: images of one step and ``epoch``, the client's own training,
+            a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a run of one round is trained first and
+            neither its batches nor its steps are given.
+        facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
+        workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
+            there is memory for, once the work has taken ten seconds. Results do not depend on it.
+        download: fetch the data set if it is missing.
+        resume: go on with an interrupted attack in ``out``; repeat the other arguments.
+    """
+
+    method: str | None
+    round: int | None
+    reach: str | int | Sequence[str | int]
+    facts: Mapping[str, Any] | str | Path
+    workers: int | str
+    download: bool
+    resume: bool
+
+
+@imports_what_is_named
+def attack(
+    run: Run | str | Path | None = None,
+    *,
+    target: str,
+    attacks: str | Sequence[str] = (),
+    knowledge: Mapping[str, Any] | Sequence[str] = (),
+    seed: int = 0,
+    **settings: Unpack[AttackSettings],
+) -> AttackResult:
+    """Attack one kind of upload of a run; score what comes out beside baselines and shuffled uploads.
+
+    Without a run a federation is trained first, with quick settings of the target where none are given.
+
+    Args:
+        run: a finished run or its folder, or the folder of a recorded one; None trains one first.
+        target: kind of upload to attack: ``fedpriv list targets``.
+        attacks: names of attacks; none for all that fit.
+        knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
+            images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
+        seed: of targets, attacks and scores, and of the run that is trained.
+        settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
+            :class:`FederationSettings`.
+    """
+    refuse_unknown(settings, AttackSettings)
+    target = planning.target_name(target)
+    path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
+    reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
+    whole: dict[str, Any] = {"listener": SILENT, **settings, "knowledge": knowledge, "seed": seed}
+    whole["attacks"] = texts("attacks", attacks)
+    with files.sharing(settings.get("share_group", False)), reading:
+        extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
+        if path is not None and extra:
+            raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
+        if path is None or not is_recorded(path):
+            if "facts" in settings:
+                raise UserError("facts: is about runs that were recorded elsewhere, and run is none")
+            return _attack(run, path, target, whole)
+        if settings.get("resume"):
+            raise UserError(f"run {path}: recorded elsewhere; drop resume, begin anew")
+        folder, scratch = place(settings.get("out"))
+        folders.refuse_overlap(folder, {"run": path})
+        facts = read_facts(path, settings.get("facts"))
+        source = read_recording(RecordedRun.open(path), facts, target, settings.get("round"), settings)
+        whole["redact"] = read_rule(settings.get("redact"), RECORDED)
+        records, scores, notices = attack_source(source, whole["attacks"], whole, folder)
+        return AttackResult(folder, records, scores, notices, None, scratch)
+
+
+def _attack(run: Run | str | Path | None, path: Path | None, target: str, settings: Mapping[str, Any]) -> AttackResult:
+    named, listener, workers = settings["attacks"], settings["listener"], settings.get("workers", "auto")
+    number_of_workers(workers)
+    config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
+    card = read_card(settings["knowledge"], attacker_by_default(config))
+    suite = _suite(target, named, path, settings)
+    plan, refusals = _plan(target, suite, card, settings)
+    series = read_reach(target, settings, on_run=path is not None)
+    notices: list[str] = []
+
+    def leave_out(reason: str) -> None:
+        notices.append(f"left out: {reason}")
+        listener.say(notices[-1])
+
+    for line in suite.lines:
+        listener.say(line)
+    configs: tuple[RunConfig, ...] = ()
+    plans: tuple[AttackPlan, ...] = (plan,)
+    if path is None:
+        first = _first_config(plan, settings)
+        everywhere = {*named}
+        if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
+            everywhere.add("linear-layer")
+        configs, plans = sweep(first, plan, series, everywhere, settings)
+    for reason in refusals:
+        leave_out(reason)
+    # What an existing run cannot give is refused before a folder is made.
+    grounds = [] if path is None else [_prepare(path, plan, named, leave_out)]
+    folder, scratch = place(settings.get("out"))
+    how = {name: settings.get(name, False) for name in ("resume", "force")}
+    with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
+        listener.resumable()
+        command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
+        for item, item_config in zip(plans, configs, strict=path is None):
+            where = folder / f"run{item.suffix}"
+            _train_first(where, item_config, plan, workers, listener)
+            try:
+                grounds.append(_prepare(where, item, named, leave_out))
+            except UserError as error:
+                if not item.suffix or item.reach is None:
+                    raise
+                leave_out(f"{item.reach.words}: {error}")
+        work_off(grounds, folder, named, command, workers, listener)
+        records: dict[Path, ReconstructionRecord] = {}
+        scores: dict[Path, InferenceResult] = {}
+        for ground in grounds:
+            records |= attack_all(folder, ground, refused=leave_out, command=command, listener=listener)
+            scores |= measure_all(folder, ground, named=named, command=command, listener=listener)
+        write_report(list(records), folder, list(scores))
+    attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
+    by_name = {index.name: record for index, record in records.items()}
+    named_scores = {index.name: record for index, record in scores.items()}
+    return AttackResult(folder, by_name, named_scores, tuple(notices), attacked, scratch)
+
+
+def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
+    """Return the attacks that are named, or all that fit a target, adapted to the defenses of the run."""
+    names = planning.attack_names(target, named)
+    if named:
+        return AdaptedSuite(names)
+    if run is not None:
+        there = RunDirectory.open(run)
+        sent, defenses = there.captured_rounds(), there.config.defenses
+        rounds, every = len(sent), len(rounds_with_networks(there, target)) == len(sent)
+    else:
+        planned, every = settings.get("rounds", quick_settings(target)["rounds"]), True
+        rounds = planned if isinstance(planned, int) else 1  # anything else is refused where the run is configured
+        defenses = tuple(parse_choice(text) for text in texts("defense", settings.get("defense", ())))
+    facts = [defense_facts(made) for made in build_defenses(defenses)]
+    return adapted_suite(target, names, facts, rounds, every_extractor=every)
+
+
+def _plan(
+    target: str, suite: AdaptedSuite, card: ThreatModel, settings: Mapping[str, Any]
+) -> tuple[AttackPlan, list[str]]:
+    """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
+    refuse_small(settings, _NUMBERS)
+    named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
+    chosen = planning.with_settings(suite.names, settings, suite.options)
+    planning.refuse_rounds(named, chosen, target, rounds_seen)
+    chosen, refusals = planning.granted(chosen, named, target, card, rounds_seen)
+    more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
+    numerics = planning.numerics_of(settings, pick_device(device))
+    return planning.plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
+
+
+def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
+    """Return the context for a plan, without the inferences that the run leaves nothing to."""
+    ground, early = open_run(path, plan, named)
+    plan, late = check(ground, ground.plan, named)
+    reasons = (*early, *late)
+    if reasons and not plan.results():
+        raise UserError(reasons[0])
+    for reason in reasons:
+        leave_out(reason)
+    return replace(ground, plan=plan)
+
+
+# ---------------------------------------------------------------- the run that is trained first
+
+
+def quick_settings(target: str) -> dict[str, Any]:
+    """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
+
+    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
+    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
+    """
+    kind = payload_kind(target)
+    if kind.computed_from == "training":
+        models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
+        one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
+        return one_step | ({"models": models} if models else {})
+    pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
+    return pace | ({"public": 200} if kind.computed_from == "public" else {})
+
+
+def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of the run that is trained first, once it is known to leave what is asked for."""
+    target = plan.target
+    method = settings.get("method") or default_method(target)
+    if method is None:
+        raise UserError(f"target={shown(target)}: no method here uploads this; pass run or method")
+    values = quick_settings(target) | {name: value for name, value in settings.items() if name in FLAG_NAMES}
+    if any(made.needs.every_extractor for made in plan.attacks.values()):
+        values["keep"] = EVERY_ROUND
+    config = named_config(method, values, plan.seed)
+    if plan.card.attacker_data != "none" and not attacker_by_default(config):
+        raise UserError(
+            "knowledge attacker_data=same_domain: no images are set aside for the attacker; pass auxiliary 0.5"
+        )
+    kinds = METHODS.load(config.method).uploads
+    if config.defenses:  # which may put another kind in the place of one
+        kinds = prepare(config, pick_device("cpu"), download=settings.get("download", False)).uploads
+    if target not in kinds:
+        sent = ", ".join(kinds) or "nothing"
+        raise UserError(
+            f"target={shown(target)}: clients of {config.method!r} upload no {target!r}; they upload: {sent}"
+        )
+    refuse_mixed(METHODS.load(config.method), target, family(config.models)[: config.clients])
+    return config
+
+
+def _takes_images(config: RunConfig, settings: Mapping[str, Any]) -> bool:
+    """True where the uploaded network begins with a fully connected layer: then nothing is searched for behind it."""
+    federation = prepare(config, pick_device("cpu"), download=settings.get("download", False))
+    setup = federation.clients[0]
+    shared = setup.scratch(federation.method.shared(setup.blueprint, setup.options))
+    return next((values.ndim for values in shared.parameters() if values.ndim > 1), 0) == 2
+
+
+def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int | str, listener: Listener) -> None:
+    """Train a run at its place, or finish the one that is there."""
+    resume = folders.occupied(path)
+    if resume and RunDirectory.open(path).complete:
+        return
+    training = config.training
+    steps = "" if training.max_steps is None else f", at most {training.max_steps} local step(s) a round"
+    listener.say(
+        f"no run: training {config.method} on {dataset_title(config)}: {config.clients} clients, models {config.models}, "
+        f"{config.rounds} rounds, learning rate {training.learning_rate:g}, batch size {training.batch_size}{steps}"
+    )
+    how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "workers": workers}
+    train_run(path, config, listener=listener, **how)
+
+
+# ---------------------------------------------------------------- uploads that were made elsewhere
+
+
+class UploadSettings(SearchSettings, total=False):
+    """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances.
+
+    Attributes:
+        model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
+            ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights.
+        head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
+        batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
+        broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
+            Of weights a ``state_dict`` will do.
+        earlier_extractors: of several rounds, the extractors before the last: a list with one entry a round.
+        defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
+            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
+        weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
+        groups: of clients that are not independent, each one's unit (a person, a hospital), a list or a mapping by client:
+            intervals and their number of units then go by group.
+        auxiliary_labels: ``(p,)`` classes of these images; without them baselines know no classes, and no image is
+            identified among decoys, which have to be of its class.
+        held_out: each client's images that it did not train on, of the classes that it did: a pair (images
+            ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
+            inference, without which it claims no leak.
+        auxiliary_alike: True where chance alone decided which images of a class a client holds and which are auxiliary
+            (default False): re-identification is then compared with chance itself, which takes fewer images. Needs
+            ``auxiliary_labels``; not believed where a baseline finds more than chance.
+        public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
+        public_labels: ``(p,)`` their classes.
+        n_classes: C (default: what uploads, model and labels say).
+        knowledge: grants other than those that follow from what is handed in: a mapping, or texts ``GRANT=VALUE``.
+        dataset: what records call the images (default ``own images``).
+        method: what records call the training loop (default ``own uploads``).
+        seed: of targets, attacks, auxiliary images and scores (default 0).
+    """
+
+    model: nn.Module
+    head: Any
+    batch: Any
+    broadcasts: Any
+    earlier_extractors: Any
+    defense: Any
+    weights: Any
+    groups: Sequence[int | str] | Mapping[int, int | str]
+    auxiliary_labels: Any
+    held_out: Any
+    auxiliary_alike: bool
+    public: Tensor
+    public_labels: Any
+    n_classes: int
+    knowledge: Mapping[str, Any] | Sequence[str]
+    dataset: str
+    method: str
+    seed: int
+
+
+@imports_what_is_named
+def attack_uploads(
+    uploads: Any,
+    *,
+    target: str,
+    images: Any,
+    auxiliary: Tensor,
+    labels: Any = None,
+    extractor: Any = None,
+    attacks: str | Sequence[str] = (),
+    **settings: Unpack[UploadSettings],
+) -> AttackResult:
+    """Attack uploads that were made elsewhere; score what comes out beside baselines and shuffled uploads.
+
+    Attacks see the uploads and what the threat model grants; images, labels and auxiliary images are for the scores alone,
+    except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
+
+    Args:
+        uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
+            (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor or NumPy array where its kind is obvious,
+            ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
+            round, the oldest first; the last round is attacked.
+        target: kind of upload to attack: ``fedpriv list targets``.
+        images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
+        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
+        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
+        extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
+            client. It is copied and used in evaluation mode. None where the attacker has none.
+        attacks: names of attacks and inferences; none for all that fit and are granted.
+        settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`; grids
+            and page of a temporary result are drawn when it is shown or saved.
+    """
+    refuse_unknown(settings, UploadSettings)
+    target, named = planning.target_name(target), texts("attacks", attacks)
+    refuse_small(settings, _NUMBERS)
+    refuse_small(settings, ("n_classes",), 2)
+    refuse_small(settings, ("seed",), 0)
+    source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
+    folder, scratch = place(settings.get("out"))
+    with files.sharing(settings.get("share_group", False)):
+        records, scores, notices = attack_source(source, named, settings, folder, pages=scratch is None)
+    return AttackResult(folder, records, scores, notices, None, scratch)

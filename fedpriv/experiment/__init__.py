@@ -1,1 +1,0 @@
-"""Plans attacks and studies and carries them out; knows no command line."""

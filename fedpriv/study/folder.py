@@ -1,0 +1,260 @@
+"""A study's folder: what the study is, how far each of its cells has come, and the shards that work on it side by side.
+
+::
+
+    study.json, cells.jsonl          made once; with shards, left alone until these are merged
+    shards/I-of-N/cells.jsonl        how far the cells of this shard have come; nobody else writes here
+    shards/I-of-N/logs/
+    runs/, attacks/                  every run and every cell lists its own files
+
+All shards that are at work lock the study's folder together, so that nobody replaces it, and each its own folder alone.
+Cells that share a run are of one shard. Whoever ends last, or any later command on the whole study, locks the study's
+folder alone, merges the lists, and drops the folders of shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TypeVar
+
+from fedpriv.defenses import build_defenses
+from fedpriv.federation.defense import defense_facts
+from fedpriv.pages import study_files
+from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
+from fedpriv.pages.study_files import Cell as Row
+from fedpriv.pipeline.result_folders import is_result
+from fedpriv.study.cells import Cell, Execution, cells_of
+from fedpriv.study.grid import Study, parse_study
+from fedpriv.util import files, folders
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import command_line
+from fedpriv.util.files import log, write_json, write_text
+from fedpriv.util.folders import Busy
+
+FORMAT = 4
+OVER = ("done", "left out")
+"""States of an attack that need not be run again."""
+MOST = 100_000
+"""Shards, at most; more than any queue takes."""
+PATIENCE = 120.0
+"""Seconds to wait for another shard that makes or merges the study."""
+
+T = TypeVar("T")
+
+
+def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
+    """Make a study's folder, or take up the one that is there; return whether there was one."""
+    with folders.writing(path):
+        there = (path / STUDY).is_file()
+    if there and not force:
+        folders.refuse_unmarked(path)
+        before = saved_study(path)
+        names = [spec.name for spec in fields(study) if spec.compare]
+        changed = [name for name in names if getattr(before, name) != getattr(study, name)]
+        if changed:
+            what = f"{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}"
+            raise UserError(f"{path}: holds another study ({what}); choose another out, or force to replace it")
+        return True
+    source = None if study.source == "study" else study.source
+    with folders.output(path, "study", force=force):
+        about = {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
+        write_json(path / STUDY, StudyFile.model_validate(about).model_dump(mode="json"))
+    return False
+
+
+def read_study(path: Path) -> StudyFile:
+    """Return a folder's study.json, to go on with."""
+    if not (path / STUDY).is_file():
+        start = command_line("audit", "STUDY.toml", "--out", path)
+        raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
+    study = study_files.read_study(path)
+    if study.format != FORMAT:
+        text = f"of format {study.format!r}, but this version goes on with format {FORMAT}"
+        raise UserError(f"{path / STUDY}: {text}; use the fedpriv that began it, or run the study again")
+    if study.written is None:
+        raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
+    return study
+
+
+def saved_study(path: Path) -> Study:
+    """Return the study that a folder holds, to go on with."""
+    return parse_study(read_study(path).written or {}, str(path / STUDY))
+
+
+# ---------------------------------------------------------------- cells.jsonl
+
+
+def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
+    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written."""
+    rows = study_files.read_list(path)
+    targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
+    return cells_of(saved_study(path), targets, execution)
+
+
+def save_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Replace all lines of a study, or of a shard's account, at once."""
+    write_text(path / CELLS, "".join(row.model_dump_json() + "\n" for row in rows))
+
+
+def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) -> list[Row]:
+    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before."""
+    before = {row.cell: row for row in read_cells(path, besides)}
+    return [_row(path, cell, before.get(cell.name)) for cell in cells]
+
+
+def _row(path: Path, cell: Cell, before: Row | None) -> Row:
+    kept = {entry.path: entry for entry in (() if before is None else before.attacks) if entry.status in OVER}
+    attacks = []
+    for name, place, _ in results(cell):
+        entry = kept.get(place, CellAttack(attack=name, path=place, status="pending"))
+        done = is_result(path / place)
+        status = "done" if done else "left out" if entry.status == "left out" else "pending"
+        attacks.append(entry.model_copy(update={"status": status}))
+    defenses = [defense_facts(made) for made in build_defenses(cell.defense.choices)]
+    over = (path / "runs" / cell.run / "summary.json").is_file() and all(entry.status in OVER for entry in attacks)
+    return Row(
+        cell=cell.name,
+        method=cell.method.name,
+        method_label=cell.method.label,
+        method_title=cell.method.title,
+        method_options=plain(cell.method.options),
+        defenses=tuple(Choice(name=facts.name, options=dict(facts.options), label=facts.label) for facts in defenses),
+        defense_label=cell.defense.label,
+        defense_title=cell.defense.title,
+        seed=cell.seed,
+        varied=plain(cell.method.varied),
+        target=cell.target,
+        division=cell.division,
+        run=f"runs/{cell.run}",
+        attack_folder=f"attacks/{cell.name}",
+        attacks=tuple(attacks),
+        status="done" if over else "pending",
+        seconds=Spent() if before is None else before.seconds,
+    )
+
+
+def results(cell: Cell) -> list[tuple[str, str, int]]:
+    """Return every result that a cell will have: attack, folder from the study's, and the number of its plan."""
+    return [
+        (name, f"{home}/{folder}", number)
+        for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True))
+        for name, folder in [
+            *((job.name, job.folder) for job in plan.jobs()),
+            *((name, name) for name in plan.inferences),
+        ]
+    ]
+
+
+# ---------------------------------------------------------------- shards
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal parts of a study's runs, from 1, each with the cells that attack it."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def read(cls, text: object) -> Shard:
+        """Return the shard that ``I/N`` names."""
+        parts = text.split("/") if isinstance(text, str) else []
+        numbers = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= len(str(MOST))]
+        if not len(parts) == len(numbers) == 2 or not 1 <= numbers[0] <= numbers[1] <= MOST:
+            raise UserError(f"shard={shown(text)}: expected I/N, shard I of N, as 1/4 to 4/4")
+        return cls(*numbers)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def account(self, folder: Path) -> Path:
+        """Return the folder, in a study's, where this shard says how far it has come."""
+        return folder / SHARDS / f"{self.number}-of-{self.of}"
+
+    def own(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells of this shard: every N-th run of the study, with all that attack it."""
+        runs = list(dict.fromkeys(cell.run for cell in cells))
+        mine = set(runs[self.number - 1 :: self.of])
+        return [cell for cell in cells if cell.run in mine]
+
+
+def join(path: Path, study: Study, cells: Sequence[Cell], *, command: str) -> None:
+    """Make the folder of a study with its list of cells, or find what another shard made of the same study."""
+
+    def made() -> bool:
+        there = (path / STUDY).is_file()
+        try:
+            claim(path, study, command=command, force=False)
+            if not (path / CELLS).is_file():
+                with folders.held(path):
+                    save_rows(path, standing(path, cells))
+        except Busy:
+            raise
+        except UserError:
+            if there or not (path / STUDY).is_file():
+                raise
+            return False  # another shard made it since
+        return True
+
+    while not patiently(made):
+        pass
+
+
+def patiently(attempt: Callable[[], T], seconds: float | None = None) -> T:
+    """Return the outcome of an attempt that is made again while another process holds what it needs."""
+    until = time.monotonic() + (PATIENCE if seconds is None else seconds)
+    while True:
+        try:
+            return attempt()
+        except Busy:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def at_work(path: Path, shard: Shard, mine: Sequence[Cell]) -> Iterator[Path]:
+    """Take part in a study that is made: hold what this shard writes, and clear up what a crash of it left."""
+    account = shard.account(path)
+    with contextlib.ExitStack() as stack:
+        patiently(lambda: stack.enter_context(folders.shared(path)))
+        with folders.writing(path):
+            for name in ("runs", SHARDS):  # there before several try at once whether they can be made
+                files.make(path / name)
+        stack.enter_context(folders.output(account, "shard", resume=files.identity(account) is not None))
+        for other in sorted((path / SHARDS).iterdir()):
+            if not other.name.endswith(f"-of-{shard.of}") and folders.busy(other):
+                raise UserError(
+                    f"{path}: shard {other.name.replace('-of-', '/')} is at work, of another division than "
+                    f"shard={shown(str(shard))}; wait for it, or divide as it does"
+                )
+        for cell in mine:
+            folders.sweep(path / "attacks" / cell.name)
+        yield account
+
+
+def others(path: Path, shard: Shard) -> list[Path]:
+    """Return the accounts of the other shards of the same division, which may be at work."""
+    mine = shard.account(path)
+    return [item for item in accounts(path) if item != mine and item.name.endswith(f"-of-{shard.of}")]
+
+
+def merge(path: Path, cells: Sequence[Cell]) -> list[Row]:
+    """Take the lists of all shards together into the study's own, drop theirs, and return it; who calls holds the folder.
+
+    A shard that failed or was never started leaves its cells as they are. Where there are no shards, this does nothing.
+    """
+    rows_by_name = {row.cell: row for row in read_cells(path)}
+    rows = [rows_by_name[cell.name] for cell in cells if cell.name in rows_by_name]
+    if (path / SHARDS).is_dir():
+        save_rows(path, rows)
+        for position in sorted((path / SHARDS).glob("*/logs/*.txt")):
+            log(path / "logs" / position.name, position.read_text(encoding="utf-8"))
+            files.remove(position)
+        files.remove(path / SHARDS)
+    return rows

@@ -1,0 +1,266 @@
+"""The keywords that verbs share, above all those of a federation, and the run configuration that they make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from fedpriv.defenses import parse_choice
+from fedpriv.federation.run_directory import EngineChoice, RunConfig
+from fedpriv.util.config import mapping, parse, plain, texts
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.foreign import given_path
+from fedpriv.util.parallel import Listener
+
+EVERY_ROUND = "all"
+"""In the place of the rounds whose checkpoints are kept: every one."""
+
+
+class Circumstances(TypedDict, total=False):
+    """Where the results of a verb go, and who hears of it.
+
+    Attributes:
+        out: folder to make; None for a temporary one, which is gone with the returned object.
+        force: replace ``out`` if it exists.
+        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
+        listener: hears of the progress, and of what is left out.
+    """
+
+    out: str | Path | None
+    force: bool
+    share_group: bool
+    allow_code: str | Sequence[str]
+    listener: Listener
+
+
+class FederationSettings(TypedDict, total=False):
+    """The settings of a federation: keywords of :func:`fedpriv.train`, flags of ``fedpriv train``, keys of a TOML file.
+
+    Attributes:
+        dataset: a name of ``fedpriv list datasets`` (default ``fashion``).
+        data_dir: folder that holds the data set.
+        per_class: keep only the first so many images of each class.
+        image_size: resize images to this side in pixels.
+        partition: ``dirichlet`` (default), ``pathological``, ``iid`` or ``long_tail``.
+        alpha: concentration of the Dirichlet partition, > 0 (default 0.1).
+        classes_per_client: of the pathological partition (default 2).
+        imbalance: of the long-tailed partition (default 100).
+        assignment: of classes to clients in the pathological partition, ``in_order`` (default) or ``random``.
+        balanced: equal parts of a class in the pathological partition (default False).
+        least_per_client: least number of images of a client (default: the reference library's).
+        train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
+        division_seed: of who holds which images, and of those set aside (default: the run's seed).
+        clients: number of clients K (default 10).
+        public: images set aside as public data (default 0).
+        auxiliary: share of every class that no client holds, in [0, 1), half for the attacker, half for baselines
+            (default 0.5; published divisions take 0).
+        rounds: number of rounds (default 20).
+        participation: share of clients in a round, in (0, 1] (default 1).
+        unsampled: clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``.
+        models: a family, or models with commas between; client k takes the k-th (default ``small``).
+        width: representation width d (default: the family's).
+        mapping: representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``).
+        lr: learning rate of local SGD (default 0.01).
+        batch_size: images of a local batch (default 10).
+        epochs: local epochs a round (default 1).
+        momentum: of SGD (default 0).
+        weight_decay: of SGD (default 0).
+        drop_last: leave out tail batches (default False).
+        shuffle: draw a new order of the images every epoch (default True).
+        local_steps: stop local training after so many steps.
+        option: the method's own options: a mapping, or texts ``KEY=VALUE``.
+        defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
+        capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
+        checkpoint_every: rounds between checkpoints (default 1).
+        evaluate_every: rounds between evaluations of all clients (default 1), beside the last and those of ``keep``.
+        keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
+    """
+
+    dataset: str
+    data_dir: str | Path | None
+    per_class: int | None
+    image_size: int | None
+    partition: str
+    alpha: float
+    classes_per_client: int
+    imbalance: float
+    assignment: str
+    balanced: bool
+    least_per_client: int | None
+    train_fraction: float
+    division_seed: int | None
+    clients: int
+    public: int
+    auxiliary: float
+    rounds: int
+    participation: float
+    unsampled: str
+    models: str
+    width: int | None
+    mapping: str
+    lr: float
+    batch_size: int
+    epochs: int
+    momentum: float
+    weight_decay: float
+    drop_last: bool
+    shuffle: bool
+    local_steps: int | None
+    option: Mapping[str, Any] | Sequence[str]
+    defense: Sequence[str]
+    capture: str
+    checkpoint_every: int
+    evaluate_every: int
+    keep: Sequence[int] | Literal["all"]
+
+
+class SuiteSettings(Circumstances, total=False):
+    """Settings of attacks, of one suite or many.
+
+    Attributes:
+        targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
+        rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are there).
+        control: also attack shuffled uploads, the negative control (default True).
+        chunk_rows: rows (targets x restarts) at a time; bounds memory.
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
+        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md), or ``none``
+            (default, but for runs of another framework: ``omit``).
+    """
+
+    targets: int
+    rounds_seen: int | None
+    control: bool
+    chunk_rows: int | None
+    device: str
+    precision: str
+    compile: bool
+    redact: str | None
+
+
+class SearchSettings(SuiteSettings, total=False):
+    """Settings of the searches of one suite.
+
+    Attributes:
+        iterations: budget of every attack that has one, in its own unit.
+        restarts: independent starts a target; the attack's own objective chooses.
+        attack_option: hyperparameters of every attack that has them, or of one under its name.
+    """
+
+    iterations: int | None
+    restarts: int | None
+    attack_option: Mapping[str, Any] | Sequence[str]
+
+
+DIVISION_SETTINGS = (
+    *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client"),
+    "train_fraction",
+)
+"""Settings of a division, beside which one it is."""
+
+_INNER = {
+    **{name: ("partition", name) for name in DIVISION_SETTINGS},
+    "partition": ("partition", "name"),
+    **{n: ("training", n) for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")},
+    "lr": ("training", "learning_rate"),
+    "local_steps": ("training", "max_steps"),
+}
+"""Setting -> table of the run configuration that it stands in, and its name there; others stand at the top."""
+
+FLAG_NAMES = tuple(FederationSettings.__annotations__)
+"""Names of the settings of a federation (``seed``, ``download`` and ``method`` are arguments of the verbs)."""
+
+
+def refuse_unknown(settings: Mapping[str, Any], kind: Any) -> None:
+    """Check the names of keyword arguments against the keys of a typed dictionary."""
+    for name in settings:
+        if name not in kind.__optional_keys__:
+            raise unknown_name("argument", name, kind.__optional_keys__)
+
+
+def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int = 1) -> None:
+    """Check that what is given of some arguments are whole numbers of at least ``least``."""
+    for name in names:
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise UserError(f"{name}={shown(value)}: expected at least {least}, a whole number")
+
+
+def to_resume(out: str | Path | None, given: Collection[str], *, force: bool | None, what: str = "run") -> Path:
+    """Return the folder to go on with, of a run or a study; whatever else is given is refused."""
+    if out is None:
+        raise UserError(f"resume needs out, the folder of the {what}")
+    if force:
+        raise UserError("resume and force exclude each other")
+    if given:
+        raise UserError(f"resume goes on with the {what} in {out} as it is; drop {', '.join(sorted(given))}")
+    return given_path("out", out)
+
+
+def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
+    """Return the run configuration that flags describe."""
+    refuse_unknown(flags, FederationSettings)
+    values: dict[str, Any] = {"method": method, "seed": seed, "partition": {}, "training": {}}
+    for name, value in flags.items():
+        if name in _INNER:
+            table, key = _INNER[name]
+            values[table][key] = value
+        elif name not in ("option", "defense", "data_dir", "keep"):
+            values[name] = value
+    if flags.get("data_dir") is not None:
+        values["data_dir"] = os.path.realpath(os.path.expanduser(given_path("data_dir", flags["data_dir"])))
+    values["options"] = mapping("option", flags.get("option", ()))
+    values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
+    values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
+    try:
+        config = parse(RunConfig, values, "federation flags")
+    except UserError as error:
+        flag = next((name for name, place in _INNER.items() if place == error.keys[:2]), None)
+        error.keys = error.keys if flag is None else (flag, *error.keys[2:])
+        raise
+    for number in config.keep:
+        if not 1 <= number <= config.rounds:
+            details = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
+            raise UserError(details, keys=("keep",))
+    return config
+
+
+def _kept(keep: Any, rounds: Any) -> Any:
+    """Return the rounds to keep as the configuration has them; every round for ``all``."""
+    several = (keep,) if isinstance(keep, str) else keep
+    if not isinstance(several, (list, tuple, set, frozenset, range)):
+        return keep
+    every = any(isinstance(item, str) and item == EVERY_ROUND for item in several)
+    return tuple(range(1, rounds + 1)) if every and isinstance(rounds, int) else tuple(several)
+
+
+def attacker_by_default(settings: Mapping[str, Any] | RunConfig) -> dict[str, str]:
+    """Return the grant of images of the clients' domain, where settings or a run's configuration set some aside."""
+    public, auxiliary = (
+        getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
+        for name in ("public", "auxiliary")
+    )
+    return {"attacker_data": "same_domain"} if public or auxiliary else {}
+
+
+def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:
+    """Return the run configuration that arguments of a verb describe; an error begins with the name of the argument."""
+    try:
+        return run_config(method, {name: value for name, value in settings.items() if name in FLAG_NAMES}, seed)
+    except UserError as error:
+        name = str(error.keys[0]) if error.keys else ""
+        if name not in (*FLAG_NAMES, "seed"):
+            raise
+        raise UserError(f"{name}: {error}", keys=error.keys) from error
+
+
+def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
+    """Return the choice of an engine that arguments of a verb describe."""
+    extra = sorted(given.keys() - {"engine"})
+    if extra and given.get("engine", "local") == "local":
+        raise UserError(f"{extra[0]}={shown(given[extra[0]])}: goes with engine='flower'")
+    return parse(EngineChoice, {"name" if name == "engine" else name: value for name, value in given.items()}, "engine")

@@ -1,0 +1,312 @@
+"""A study as it is written: one model, filled from TOML, a mapping or flags. Every error names the path of its key.
+
+In one word a method, defense or attack is ``NAME:KEY=VALUE,KEY=VALUE``, with commas between entries. ``A+B`` puts defense B
+behind defense A; ``scale=0.1/1`` gives a list of values, which makes a grid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MinLen
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.datasets.partition import MAX_SEED
+from fedpriv.defenses import DEFENSES
+from fedpriv.methods import METHODS
+from fedpriv.util.compute import Precision
+from fedpriv.util.config import mapping
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.foreign import inline_value, inline_values
+from fedpriv.util.registry import split_reference
+
+Keys = tuple[str | int, ...]
+"""Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
+
+
+# ---------------------------------------------------------------- places of errors
+
+
+class Misplaced(UserError):
+    """An error whose message begins with the path of a key."""
+
+
+def wrong(keys: Keys, message: str) -> Misplaced:
+    """Return the error that says what is wrong with a key: ``methods[2].lr: ...``."""
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+    return Misplaced(f"{path}: {message}", keys=keys)
+
+
+@contextlib.contextmanager
+def at(keys: Keys, where: Callable[[Keys], Keys] | None = None) -> Iterator[None]:
+    """Say of any :class:`UserError` in the block which key it is about."""
+    try:
+        yield
+    except Misplaced:
+        raise
+    except UserError as error:
+        raise wrong(where(error.keys) if where and error.keys else (*keys, *error.keys), str(error)) from error
+
+
+@contextlib.contextmanager
+def read_from(source: str) -> Iterator[None]:
+    """Say of errors in the block which file they are about."""
+    try:
+        yield
+    except Misplaced as error:
+        raise UserError(f"{source}: {error}") from error
+
+
+# ---------------------------------------------------------------- one word
+
+_BEHIND = re.compile(r"\+(?=[A-Za-z])")
+"""The plus between two defenses; the plus of 1e+3 is followed by a digit."""
+
+
+def split_entries(text: str) -> list[str]:
+    """Return the entries of a list with commas, which separate an entry's own options too.
+
+    >>> split_entries("none,noise:scale=0.1,kind=laplace,clip:norm=1")
+    ['none', 'noise:scale=0.1,kind=laplace', 'clip:norm=1']
+    """
+    entries: list[str] = []
+    for piece in text.split(","):
+        head, equals, _ = piece.partition("=")
+        if equals and ":" not in head and entries and ":" in entries[-1]:
+            entries[-1] += f",{piece}"
+        else:
+            entries.append(piece.strip())
+    return entries
+
+
+def parse_entry(text: str) -> dict[str, Any]:
+    """Return the table that one entry stands for.
+
+    >>> parse_entry("noise:scale=0.1/1,kind=laplace")
+    {'name': 'noise', 'scale': [0.1, 1], 'kind': 'laplace'}
+    """
+    name, rest = split_reference(text, METHODS, DEFENSES, ATTACKS)
+    if not name.strip() or "=" in name:
+        raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
+    table: dict[str, Any] = {"name": name.strip()}
+    for pair in rest.split(",") if rest or text.endswith(":") else ():
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key or not value:
+            raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE, got {pair!r}")
+        parts = [inline_value(part) for part in value.split("/")]
+        *parents, last = key.split(".")
+        inner: Any = table
+        for parent in parents:
+            inner = inner.setdefault(parent, {}) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or last in inner:
+            raise UserError(f"{text!r}: {key!r} is given twice")
+        inner[last] = parts[0] if len(parts) == 1 else parts
+    return table
+
+
+def parse_chain(text: str) -> list[dict[str, Any]]:
+    """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``."""
+    return [parse_entry(part) for part in _BEHIND.split(text)]
+
+
+# ---------------------------------------------------------------- the model
+
+
+class _Refused(ValueError):
+    """Carries an error of ours through pydantic, which adds where it is."""
+
+    def __init__(self, message: str, keys: Keys = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except UserError as error:
+        raise _Refused(str(error), error.keys) from error
+
+
+def _distinct(values: list[Any] | None) -> list[Any] | None:
+    for index, value in enumerate(values or ()):
+        if value in (values or ())[:index]:
+            raise _Refused(f"{shown(value)} is listed twice", (index,))
+    return values
+
+
+def _grid(values: Any) -> Any:
+    if not isinstance(values, list):
+        raise _Refused(f"expected a list of values, got {shown(values)}")
+    if not values:
+        raise _Refused("an empty grid: expected at least one value")
+    return _distinct(values)
+
+
+def _listed(value: Any) -> Any:
+    return value if value is None or isinstance(value, (list, tuple)) else [value]
+
+
+def _chain(value: Any) -> Any:
+    if isinstance(value, str):
+        return [] if value == "none" else _parsed(parse_chain, value)
+    if value in ([], ()):
+        raise _Refused('an empty list of defenses; write "none" for no defense')
+    return _listed(value)
+
+
+def _attacked(value: Any) -> Any:
+    if value in ([], ()):
+        raise _Refused('an empty list: nothing would be attacked; write "none" to train only, "all" for all that fit')
+    return None if value == "all" else [] if value == "none" else value
+
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Number = Annotated[int, Strict(), Ge(1)]
+
+
+class Member(BaseModel):
+    """A method, defense or attack: a table with a name, or one word for such a table; other keys are its own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: _Text
+    label: _Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _table(cls, value: Any) -> Any:
+        value = _parsed(parse_entry, value) if isinstance(value, str) else value
+        if not isinstance(value, Mapping):
+            raise _Refused(f"expected a name or a table with one, got {shown(value)}")
+        if not isinstance(value.get("name"), str):
+            raise _Refused('needs a name: { name = "..." }')
+        return value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings beside the fields."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+_Chains = Annotated[list[Annotated[list[Member], BeforeValidator(_chain)]], MinLen(1)]
+_Attacks = Annotated[list[Member] | None, BeforeValidator(_attacked)]
+
+
+class MethodMember(Member):
+    """A method; its own options may stand in ``option``, which sets them apart from settings of the federation."""
+
+    target: _Text | None = None
+    attacks: _Attacks = None
+    defenses: _Chains | None = None
+    option: dict[str, Any] = {}
+
+
+class WrittenStudy(BaseModel):
+    """A study, every shape checked, nothing expanded. ``docs/audit.md`` describes the fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    federation: dict[str, Any] = {}
+    methods: Annotated[list[MethodMember], MinLen(1)] = [MethodMember(name="fedre")]
+    defenses: _Chains = [[]]
+    attacks: _Attacks = None
+    seeds: Annotated[
+        list[Annotated[int, Strict(), Ge(0), Le(MAX_SEED)]],
+        MinLen(1),
+        BeforeValidator(_listed),
+        AfterValidator(_distinct),
+    ] = [0]
+    knowledge: dict[str, Any] = {}
+    targets: _Number = 48
+    control: Annotated[bool, Strict()] = True
+    local: Annotated[bool, Strict()] = True
+    redact: Literal["none", "blur", "omit"] = "none"
+    precision: Precision = "float32"
+    rounds_seen: _Number | None = None
+    axes: dict[str, Annotated[list[Any], BeforeValidator(_grid)]] = {}
+
+
+def read_written(values: Mapping[str, Any]) -> WrittenStudy:
+    """Check a study's shape."""
+    try:
+        return WrittenStudy.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys, message = tuple(first["loc"]), first["msg"][0].lower() + first["msg"][1:]
+        inner = first.get("ctx", {}).get("error")
+        if isinstance(inner, _Refused):
+            raise wrong((*keys, *inner.keys), str(inner)) from error
+        if first["type"] == "extra_forbidden":
+            raise wrong(keys, str(unknown_name("key of a study:", str(keys[-1]), WrittenStudy.model_fields))) from error
+        if first["type"] == "too_short":
+            raise wrong(keys, "an empty list: nothing would run") from error
+        raise wrong(keys, f"{message}, got {shown(first['input'])}") from error
+
+
+# ---------------------------------------------------------------- settings over a file
+
+
+def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study in which settings take the place of what a file says."""
+    result: dict[str, Any] = dict(values)
+    for name, value in sorted(settings.items(), key=lambda item: item[0] != "federation"):
+        plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        if name in WrittenStudy.model_fields and name not in ("federation", "axes"):
+            result[name] = _from_texts(name, plain)
+            continue
+        table = name if name in ("federation", "axes") else "federation"
+        given: Any = plain if name == "federation" else parse_axes(plain) if name == "axes" else {name: plain}
+        if not isinstance(result.get(table, {}), Mapping):
+            raise wrong((table,), f"expected a table, got {shown(result[table])}")
+        result[table] = {**result.get(table, {}), **given}
+    return result
+
+
+def _from_texts(name: str, value: Any) -> Any:
+    """Return a key of a study as a file would have it: texts may hold several entries with commas between."""
+    if name == "knowledge":
+        return mapping("knowledge", value)
+    listed = [value] if isinstance(value, str) else value
+    if name in ("redact", "precision") or not isinstance(listed, list):
+        return value
+    if not all(isinstance(item, str) for item in listed):
+        return listed
+    entries = [entry for text in listed for entry in split_entries(text)]
+    if name == "seeds":
+        try:
+            return [int(entry) for entry in entries]
+        except ValueError as error:
+            where = f"seeds={shown(','.join(entries))}"
+            raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
+    return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
+
+
+def parse_axes(texts: Any) -> dict[str, list[Any]]:
+    """Return the axes that texts describe; a table of them stays as it is.
+
+    >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
+    {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
+    """
+    if isinstance(texts, Mapping):
+        return dict(texts)
+    results: dict[str, list[Any]] = {}
+    for text in [texts] if isinstance(texts, str) else texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key or not values or key in results:
+            raise UserError(f"axes={shown(text)}: expected KEY=VALUE,VALUE, each key once, such as alpha=0.1,1")
+        results[key] = inline_values(values)
+    return results

@@ -1,0 +1,182 @@
+"""Flower's nodes compute what the local engine does, bit for bit; what fails, is late or does not fit is told."""
+
+import contextlib
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from federations import CPU, DIGITS, files, small, train_small
+from flower_cases import ClientApp, LocalGrid, Message
+
+import fedpriv
+from fedpriv.cli import main as command
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import ClientJob
+from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
+from fedpriv.integrations import flower_engine
+from fedpriv.integrations.flower_engine import FlowerEngine
+from fedpriv.sources.run import prepare
+from fedpriv.study import training
+from fedpriv.util.compute import pick_device
+from fedpriv.util.errors import UserError
+
+pytestmark = pytest.mark.frameworks
+
+CONFIG = small("fedproto", per_class=20, clients=4, participation=0.5, rounds=3, keep=(1, 2))
+NODES = {7: 0, 9: 1}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Bits are equal with one thread, which every command and every node fixes."""
+    pick_device("cpu")
+
+
+def grid(**options):
+    app = ClientApp()
+    app.train()(training.answer)
+    return LocalGrid(app, NODES, **options)
+
+
+def equal_runs(left, right):
+    one, two = files(left.path), files(right.path)
+    del one["config.json"], two["config.json"]  # it names the engine
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        small(
+            "fedavg",
+            per_class=20,
+            clients=3,
+            rounds=2,
+            models="small-mlp",
+            defenses=(DefenseChoice("dp-sgd", {"noise_multiplier": 1.0}),),
+        ),
+        small("fedre", per_class=20, clients=3, rounds=3, defenses=(DefenseChoice("upload-interval", {"k": 2}),)),
+        small("fedkd", per_class=20, clients=2, rounds=1),
+    ],
+    ids=["prototypes-half", "private-gradients", "mixtures-seldom", "factors"],
+)
+def test_a_run_on_nodes_is_the_local_run_bit_for_bit(config, tmp_path):
+    local, _ = train_small(tmp_path / "local", config)
+    engine = FlowerEngine(grid(), "cpu", nodes=2)
+    there, _ = train_small(tmp_path / "flower", replace(config, engine=EngineChoice("flower")), engine)
+    equal_runs(local, there)
+    assert (local.summary.engine, there.summary.engine) == ("local", "flower")
+    assert there.summary.accuracy == local.summary.accuracy
+    assert there.ledger() == local.ledger()
+
+
+def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_path):
+    config = replace(CONFIG, participation=1.0, engine=EngineChoice("flower", client_timeout=60))
+    nodes = grid()
+    engine = FlowerEngine(nodes, "cpu", nodes=2)
+
+    def second_round_fails(federation, jobs):
+        nodes.failing = (9,) if jobs[0].round == 2 else ()
+        return engine(federation, jobs)
+
+    directory, _ = train_small(tmp_path / "run", config, second_round_fails)
+    lines = directory.rounds()
+    assert [line.participants for line in lines] == [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
+    assert [(one.client, one.why, one.told) for one in lines[1].failures] == [
+        (1, "failed", "out of memory"),
+        (3, "failed", "out of memory"),
+    ]
+    states = [directory.state_path(round_, 1).read_bytes() for round_ in (1, 2, 3)]
+    assert states[0] == states[1] != states[2]
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def asked(**changes):
+    federation = prepare(CONFIG, CPU)
+    _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
+    job = ClientJob(1, 0, federation.initial_state(0), broadcast)
+    packed = flower_engine.pack_job(CONFIG, "cpu", job)
+    for name, value in changes.items():
+        packed["about"][name] = value
+    return federation, packed
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"client": 4}, "client 4: the run has 4"),
+        ({"round": "one"}, "round: expected int, got 'one'"),
+        ({"config": "{"}, "configuration of the run: no JSON"),
+        ({"kinds": "prototype,classifier"}, "classifier|tensor '0/features'"),
+    ],
+)
+def test_a_node_refuses_what_it_would_compute_differently(changes, told):
+    _, packed = asked(**changes)
+    node = grid().contexts[7]  # which says whose task this is, before a message is made
+    reply = training.answer(Message(packed, dst_node_id=7, message_type="train"), node)
+    with pytest.raises(flower_engine.RefusedError, match=told):
+        flower_engine.read_result(reply.content, 0, CPU)
+
+
+def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path):
+    config = replace(CONFIG, training=LocalTraining(learning_rate=1e6))
+    with pytest.raises(UserError, match="training diverged"):
+        train_small(tmp_path / "run", config, FlowerEngine(grid(), "cpu"))
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Nodes in this process in place of Flower's simulation."""
+    nodes = grid()
+
+    @contextlib.contextmanager
+    def here(number, answer):
+        yield FlowerEngine(nodes, "cpu")
+
+    monkeypatch.setattr(flower_engine, "require_flower", lambda: None)
+    monkeypatch.setattr(flower_engine, "simulated", here)
+    return nodes
+
+
+TRAIN = ["train", "--method", "fedproto", *DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid"]
+TRAIN += ["--rounds", "2", "--out", "run", "--quiet"]
+
+
+def test_too_few_answers_are_one_line_and_exit_1_and_the_run_is_resumed(simulated, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command.run([*TRAIN[:-3], "--out", "whole", "--quiet"]) == 0
+    simulated.failing = (9,)
+    assert command.run([*TRAIN, "--engine", "flower", "--min-clients", "3"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert (
+        "round 1: 2 of 4 clients answered, and at least 3 should; client 1 failed: out of memory; go on with: " in err
+    )
+    assert "fedpriv train --resume --out run" in err
+    simulated.failing = ()
+    assert command.run(["train", "--resume", "--out", "run", "--quiet"]) == 0
+    assert fedpriv.train(resume=True, out="run").summary.engine == "flower"
+    one, two = files(tmp_path / "whole"), files(tmp_path / "run")
+    assert json.loads(two.pop("config.json"))["engine"]["min_clients"] == 3
+    del one["config.json"]
+    assert one == two
+
+
+@pytest.mark.slow
+def test_flowers_own_simulation_gives_the_local_run(tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedpriv[flower]'")
+    settings = {"dataset": "digits", "auxiliary": 0.0, "per_class": 20, "clients": 3, "rounds": 2, "lr": 0.1}
+    local = fedpriv.train("fedproto", out=tmp_path / "local", **settings)
+    there = fedpriv.train("fedproto", out=tmp_path / "flower", engine="flower", nodes=2, **settings)
+    one, two = files(local.path), files(there.path)
+    assert json.loads(two.pop("config.json"))["engine"]["name"] == "flower"
+    del one["config.json"]
+    assert one == two
+    assert there.summary.failures == 0

@@ -1,0 +1,305 @@
+"""Studies are read, what is wrong is told with the path of its key, and grids become cells."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from command_line import call
+from federations import DIGITS, QUICK_DATA
+from hypothesis import given
+from hypothesis import strategies as st
+from study_cases import STUDY, TINY, load_study
+
+from fedpriv.api.auditing import read_asked
+from fedpriv.study.cells import Execution, lay_out
+from fedpriv.study.folder import results
+from fedpriv.study.written import parse_chain, parse_entry, split_entries
+from fedpriv.util.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def attacked(values):
+    """The cells of a study but for those that are only trained."""
+    return [cell for cell in lay_out(load_study(values), Execution())[0] if cell.target is not None]
+
+
+# ---------------------------------------------------------------- one-word entries and grids
+
+
+def test_entries_in_one_word():
+    assert split_entries("a,noise:scale=0.1,kind=laplace,b+c:bound=1") == [
+        "a",
+        "noise:scale=0.1,kind=laplace",
+        "b+c:bound=1",
+    ]
+    assert parse_entry("dip:iterations=10/20") == {"name": "dip", "iterations": [10, 20]}
+    assert parse_entry("fedgh:server.epochs=2") == {"name": "fedgh", "server": {"epochs": 2}}
+    for text in ("x:a=1,a=2", "x:a.b=1,a.b=2", "x:a=1,a.b=2", "x:a.b=1,a=2", "x:name=y"):
+        with pytest.raises(UserError, match="is given twice"):
+            parse_entry(text)
+    assert parse_chain("clip:bound=1e+3+noise") == [{"name": "clip", "bound": 1000.0}, {"name": "noise"}]
+
+
+@given(
+    methods=st.lists(st.sampled_from(["fedproto", "fedgh", "fd"]), min_size=1, max_size=3, unique=True),
+    scales=st.lists(st.sampled_from([0.1, 0.2, 0.4, 1]), min_size=1, max_size=4, unique=True),
+    bounds=st.lists(st.sampled_from([1, 2.5, 10]), min_size=1, max_size=3, unique=True),
+    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+)
+def test_a_grid_has_every_combination_once(methods, scales, bounds, seeds):
+    chain = [{"name": "clip", "bound": bounds}, {"name": "noise", "scale": scales}]
+    study = load_study({"methods": methods, "defenses": ["none", chain], "seeds": seeds})
+    labels = [entry.label for entry in study.defenses]
+    assert len(set(labels)) == len(labels) == 1 + len(bounds) * len(scales)
+    assert [len(entry.choices) for entry in study.defenses] == [0] + [2] * (len(labels) - 1)
+    points = {
+        tuple(one.options[name] for one, name in zip(e.choices, ("bound", "scale"), strict=True))
+        for e in study.defenses[1:]
+    }
+    assert points == {(bound, scale) for bound in bounds for scale in scales}
+
+
+def test_cells_are_the_product_and_share_clients_by_seed():
+    values = {"methods": ["fedproto", "fedgh"], "defenses": ["none", "noise:scale=0.1/1"], "seeds": [0, 5]}
+    cells = attacked(values | tomllib.loads(TINY))
+    assert len({cell.name for cell in cells}) == len(cells) == 2 * 3 * 2
+    assert len({cell.division for cell in cells}) == 1
+    assert all(plan.seed == cell.seed == cell.config.seed for cell in cells for plan in cell.plans)
+    assert {cell.target for cell in cells} == {"prototype"}
+
+
+def test_methods_that_differ_in_the_target_alone_share_a_run():
+    methods = [{"name": "fedgen", "target": "classifier"}, "fedgen"]
+    cells, _ = lay_out(load_study({"methods": methods} | tomllib.loads(TINY)), Execution())
+    assert cells[0].name != cells[1].name
+    assert cells[0].run == cells[1].run
+
+
+def test_a_defense_that_changes_the_kind_of_upload_changes_the_target():
+    cells = attacked({"methods": ["fedgh"], "defenses": ["none", "entangle"]} | tomllib.loads(TINY))
+    assert [cell.target for cell in cells] == ["prototype", "entangled"]
+
+
+def test_a_method_may_have_defenses_and_attacks_of_its_own():
+    methods = ["fedgh", {"name": "fd", "defenses": ["count-floor"], "attacks": ["membership"]}]
+    cells = attacked({"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY))
+    assert [cell.defense.label for cell in cells] == ["entangle", "count-floor"]
+    assert [name for cell in cells for name, _, _ in results(cell)] == ["dip", "membership"]
+
+
+def test_attacks_that_read_every_extractor_have_every_round_kept():
+    values = {"methods": ["fedallrep", "fedre"], "attacks": ["all-rounds", "unmix"]}
+    values |= {"federation": {**QUICK_DATA, "rounds": 3, "per_class": 20, "clients": 4, "keep": [2]}}
+    assert {cell.method.label: cell.config.keep for cell in attacked(values)} == {"fedallrep": (1, 2, 3), "fedre": (2,)}
+
+
+def test_flags_and_file_describe_the_same_study(tmp_path):
+    text = STUDY.replace("[0.5]", "[0.5, 0.7]").replace("[3]", "[3, 4]") + '[knowledge]\nbatch_norm = "none"\n'
+    (tmp_path / "study.toml").write_text(text)
+    written = load_study(tmp_path / "study.toml")
+    flags = {"methods": ("fedproto,fedgh:label=gh",), "defenses": ("none,noise:scale=0.5/0.7",), "seeds": ("3,4",)}
+    flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, **QUICK_DATA, "per_class": 20, "clients": 4}
+    flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
+    flagged, _ = read_asked(None, flags)
+    assert flagged == written
+    over, _ = read_asked(tmp_path / "study.toml", {"seeds": ("7",), "rounds": 9})
+    assert (over.seeds, over.federation["rounds"], over.federation["clients"]) == ((7,), 9, 4)
+
+
+def test_the_example_study_can_be_run():
+    study = load_study(Path(__file__).parents[2] / "docs" / "study.toml")
+    cells, notes = lay_out(study, Execution())
+    assert (len(study.methods), len(study.defenses), len(study.attacks), notes) == (4, 2, 2, ())
+    assert [len(cell.plans) for cell in cells] == [2] * 8 + [0]
+
+
+# ---------------------------------------------------------------- axes
+
+
+def cells_of(text):
+    return attacked(tomllib.loads(text) | tomllib.loads(TINY))
+
+
+def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own():
+    cells = cells_of(
+        """methods = ["fedproto", { name = "fedre", label = "mix", lr = 0.2, mechanism = ["VAP", "RAP"] }]
+        defenses = [{ name = "noise", scale = [0.1, 1] }]
+        attacks = [{ name = "dip", iterations = [5, 9] }, "membership"]
+        seeds = [0, 3]
+        axes.width = [16, 32]
+        axes.mapping = ["ap", "mp"]
+        """
+    )
+    assert len(cells) == len({cell.name for cell in cells}) == (1 + 2) * 2 * 2 * 2 * 2
+    assert cells[0].name == "fedproto-width=16-mapping=ap--noise-scale=0.1--s0"
+    mixed = [cell for cell in cells if cell.method.name == "fedre"]
+    assert {cell.method.label for cell in mixed} >= {"mix mechanism=VAP width=16 mapping=ap"}
+    seen = {
+        (c.config.options["mechanism"], c.config.width, c.config.mapping, c.config.defenses[0].options["scale"], c.seed)
+        for c in mixed
+    }
+    assert len(seen) == 32
+    assert all(c.method.varied["width"] == c.config.width and c.config.training.learning_rate == 0.2 for c in mixed)
+    assert {cell.division for cell in cells} == {cells[0].division}
+    places = [path.removeprefix(f"attacks/{cells[0].name}/") for _, path, _ in results(cells[0])]
+    assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
+    assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
+
+
+def test_a_method_that_sets_what_an_axis_varies_does_not_vary():
+    cells = cells_of('methods = ["fedproto", { name = "fedgh", width = 8 }]\naxes.width = [16, 32]')
+    assert [cell.config.width for cell in cells] == [16, 32, 8]
+    assert [cell.method.label for cell in cells] == ["fedproto width=16", "fedproto width=32", "fedgh width=8"]
+
+
+def test_axes_over_who_holds_what_divide_anew_and_are_not_paired():
+    cells = cells_of('methods = ["fedproto"]\naxes.train_fraction = [0.5, 0.75]\naxes.epochs = [1, 2]')
+    assert [cell.config.training.epochs for cell in cells] == [1, 2, 1, 2]
+    assert len({cell.division for cell in cells}) == 2
+
+
+def test_tables_and_words_are_the_same_grid():
+    in_line = load_study({"methods": [{"name": "fedre", "mechanism": ["VAP", "RAP"]}], "axes": {"lr": [0.1, 1]}})
+    flags = {"methods": ("fedre:mechanism=VAP/RAP",), "axes": ("lr=0.1,1",)}
+    flagged, _ = read_asked(None, flags)
+    assert in_line == flagged
+    assert [method.label for method in flagged.methods][:2] == [
+        *("fedre mechanism=VAP lr=0.1", "fedre mechanism=VAP lr=1")
+    ]
+    assert [method.options["mechanism"] for method in flagged.methods] == ["VAP", "VAP", "RAP", "RAP"]
+
+
+# ---------------------------------------------------------------- the same clients without any exchange
+
+
+def alone(text):
+    """Name, label and configuration of the runs of a study that are only trained."""
+    cells, _ = lay_out(load_study(tomllib.loads(text) | tomllib.loads(TINY)), Execution())
+    return [(cell.name, cell.method.label, cell.config) for cell in cells if not cell.plans]
+
+
+def test_every_seed_and_setting_has_one_run_without_exchange():
+    found = alone(
+        """methods = ["fedproto", "fedgh", { name = "fedre", label = "mix", public = 20 }, { name = "fd", lr = 0.1 }]
+        defenses = ["none", { name = "noise", scale = [0.1, 1] }]
+        seeds = [0, 3]
+        """
+    )
+    assert [(name, label, config.seed, config.public) for name, label, config in found] == [
+        ("local--none--s0", "local", 0, 0),
+        ("local--none--s3", "local", 3, 0),
+        ("local-public=20--none--s0", "local public=20", 0, 20),
+        ("local-public=20--none--s3", "local public=20", 3, 20),
+    ]
+    for _, _, config in found:
+        assert (config.method, config.defenses, config.options, config.capture) == ("local", (), {}, "none")
+        assert (config.rounds, config.clients, config.training.learning_rate) == (2, 4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('methods = ["fedproto"]\nlocal = false', []),
+        ('methods = ["fedproto", "local"]\ndefenses = ["none", "noise:scale=1"]', ["local"]),
+        ('methods = [{ name = "local", label = "by themselves" }, "fedproto"]', ["by themselves"]),
+        ('methods = ["fedproto", { name = "local", lr = 0.3 }]', ["local lr=0.3", "local"]),
+        ('methods = ["fedproto", { name = "local", lr = 0.3 }]\nlocal = false', ["local lr=0.3"]),
+    ],
+)
+def test_what_the_study_lists_is_not_added_and_nothing_is_where_it_says_so(text, labels):
+    assert [label for _, label, _ in alone(text)] == labels
+
+
+# ---------------------------------------------------------------- what is refused, and where
+
+
+WRONG = [
+    ('methods = [\n "fedproto",\n "fedxyz"]', "methods[1]: unknown method 'fedxyz'"),
+    ('[[methods]]\nname = "fedgh"\nspeed = 3', "methods[0].speed: unknown key of method fedgh: 'speed'"),
+    ('[[methods]]\nname = "fedgh"\n[methods.option]\nserver = { epoch = 1 }', "methods[0].server"),
+    ('methods = [{ name = "fedgh", lr = -1 }]', "methods[0].lr: federation flags: training.learning_rate"),
+    ('methods = ["fedproto", "fedproto"]', "methods[1]: method 'fedproto' is there twice"),
+    ('methods = ["local"]', "methods[0]: local uploads nothing, so nothing would be attacked"),
+    ('methods = ["fd", { name = "local", attacks = ["dip"] }]', "methods[1].attacks: local uploads nothing: it is tr"),
+    ("local = 1", "local: input should be a valid boolean, got 1"),
+    ('methods = ["fedavg"]\n[federation]\nclients = 4', "methods[0]: method 'fedavg' needs one architecture"),
+    ('[[methods]]\nname = "fedgh"\ntarget = "model"', "methods[0].target: clients of 'fedgh' upload no 'model'"),
+    ("\n\nmethods = []", "methods: an empty list"),
+    ("sedes = [1]", "sedes: unknown key of a study: 'sedes'; did you mean 'seeds'"),
+    ("seeds = [0,\n 1,\n 0]", "seeds[2]: 0 is listed twice"),
+    ("targets = 0", "targets: input should be greater than or equal to 1, got 0"),
+    ("[federation]\n\nrounds = 0", "federation.rounds: federation flags: rounds: input should be greater"),
+    ("[federation]\nround = 3", "federation.round: unknown setting of the federation: 'round'; did you mean"),
+    ("[federation]\nlr = [0.1, 1]", "federation.lr: expected one value"),
+    ("[federation]\nseed = 1", "federation.seed: unknown setting of the federation: 'seed'"),
+    ('[federation]\ndataset = "mnst"', "federation.dataset: unknown data set 'mnst'"),
+    ('defenses = ["none",\n{ name = "noise", scale = [] }]', "defenses[1].scale: an empty grid"),
+    ('defenses = [\n{ name = "noise", scale = [0.1, -1] }]', "defenses[0].scale: options of defense noise: scale"),
+    ('defenses = ["noise:scael=1"]', "defenses[0].scael: options of defense noise: unknown key 'scael'"),
+    ('defenses = ["none", ["clip", { name = "noise", kind = "x" }]]', "defenses[1][1].kind: options"),
+    ('methods = ["fedgh"]\ndefenses = ["none",\n"hide-labels"]', "defenses[1]: defense 'hide-labels'"),
+    ('attacks = ["dipp"]', "attacks[0]: unknown attack 'dipp'; did you mean 'dip'"),
+    ('methods = ["fedgh"]\nattacks = ["dip",\n "dlg"]', "attacks[1]: attack 'dlg' is on"),
+    ('methods = [{ name = "fedgh", attacks = ["dlg"] }]', "methods[0].attacks[0]: attack 'dlg' is on"),
+    ('attacks = [\n{ name = "dip", iteration = 3 }]', "attacks[0].iteration: options of attack dip"),
+    ('attacks = [{ name = "dip", iterations = [3, 3] }]', "attacks[0].iterations[1]: 3 is listed twice"),
+    ('methods = ["fedre"]\nattacks = ["unmix"]\n[federation]\nclients=4\nrounds = 1', "federation.rounds: 1: attack"),
+    ('methods = ["fedgh"]\nattacks = ["dip"]\n[knowledge]\nextractor = "none"', "knowledge.extractor: attack"),
+    ('[knowledge]\ntelepathy = "yes"', "knowledge.telepathy: knowledge: unknown key 'telepathy'"),
+    ('methods = ["fedgh"]\n[knowledge]\nattacker_data = "same_domain"', "knowledge: attacker_data="),
+    ("seeds = [", "not readable as TOML"),
+    ('methods = ["fd"]\n[federation]\nclients = 4\nalpha = -1', "federation.alpha: "),
+    ('[federation]\nclients = 4\nkeep = ["a"]', "federation.keep[0]: federation flags: keep.0: input should be"),
+    ('[federation]\ndataset = "folder"\ndata_dir = "gone"', "federation.data_dir: image folder not found"),
+    ("[federation]\nbatch-size = 1", "federation.batch-size: unknown setting of the federation: 'batch-size'; did you mean"),
+    ("seeds = [0,\n99999999999]", "seeds[1]: input should be less than or equal to 4294967295"),
+    (
+        '[[methods]]\nname = "fedre"\nmechanism = "VAP"\noption = { mechanism = "RAP" }',
+        "methods[0].mechanism: set twice: here and in option.mechanism; drop one",
+    ),
+    ('defenses = ["noise:scale=1,scale=2"]', "defenses[0]: 'noise:scale=1,scale=2': 'scale' is given twice"),
+    ("[axes]\nalpa = [0.1, 1]", "axes.alpa: unknown axis: 'alpa'; did you mean 'alpha'?"),
+    ("[axes]\nalpha = 0.1", "axes.alpha: expected a list of values, got 0.1"),
+    ("[axes]\nalpha = [1, 1]", "axes.alpha[1]: 1 is listed twice"),
+    ("federation.alpha = 1\n[axes]\nalpha = [1, 2]", "axes.alpha: alpha is set twice, here and in the federation"),
+    ('methods = [{ name = "fedre", mechanism = ["VAP", "XAP"] }]', "methods[0].mechanism: options of method fedre"),
+    ('attacks = [{ name = "dip", label = "mine" }]', "attacks[0].label: options of attack dip"),
+]  # fmt: skip
+
+
+def test_wrong_studies_are_refused_with_the_path_of_the_key(capsys, tmp_path):
+    bad = []
+    for text, complaint in WRONG:
+        (tmp_path / "study.toml").write_text(text + "\n")
+        data = () if "dataset" in text else DIGITS  # flags win over the file
+        code, out, err = call(capsys, "audit", "study.toml", *data, "--per-class", "20", "--dry-run")
+        right = complaint in err and (code, out) == (2, "") and err.startswith("fedpriv: study.toml")
+        if not right or err.count("\n") != 1 or [path.name for path in tmp_path.iterdir()] != ["study.toml"]:
+            bad.append((text, complaint, err))
+    assert bad == []
+
+
+def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):
+    for flags, complaint in (
+        (
+            ["--methods", "fedgh", "--defenses", "none,noise:scale=-1"],
+            "study: defenses[1].scale: options of defense noise: scale",
+        ),
+        (["--defenses", "none,noise:=1"], "study: defenses[1]: 'noise:=1': expected NAME or NAME:KEY=VALUE"),
+        (["--seeds", "0,x"], "seeds='0,x': expected whole numbers"),
+        (["--rounds", "0"], "federation.rounds: federation flags: rounds: input should be greater"),
+        (["--workers", "0"], "workers='0': expected auto or a whole number"),
+        (["nowhere.toml"], "nowhere.toml: no such file"),
+        (["--resume"], "resume needs out"),
+        (["--resume", "--out", "x"], "x: no study here"),
+        (["--resume", "--out", "x", "--methods", "fd"], "drop methods"),
+    ):
+        code, out, err = call(capsys, "audit", *flags)
+        assert (code, out) == (2, ""), err
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+        assert list(tmp_path.iterdir()) == []
