@@ -107,21 +107,14 @@ class AngleUpdate(RecoverThenInvert):
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
+    """Means recovered from the update of one client."""
 
-    Attributes:
-        residual: relative distance of the update from what the means explain; about zero where the equations hold.
-        condition: condition number of what was inverted; infinite where the means are not determined.
-        settled: whether the iteration came to rest.
-        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
-    """
-
-    classes: Tensor
-    means: Tensor
-    residual: float
-    condition: float
-    settled: bool
-    counts: Tensor | None = None
+    classes: Tensor  # (m,)
+    means: Tensor  # (m, d) float32
+    residual: float  # relative distance of the update from what the means explain; about zero where the equations hold
+    condition: float  # number of what was inverted; infinite where the means are not determined
+    settled: bool  # whether the iteration came to rest
+    counts: Tensor | None = None  # (m,) int64 images of each mean, where the means are exact up to rounding
 
     @property
     def error(self) -> float:
