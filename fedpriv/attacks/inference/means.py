@@ -66,18 +66,14 @@ log s; share of a matrix's diagonal added to it."""
 
 @dataclass(frozen=True)
 class ClassCovariance:
-    """Means ``(d,)`` of classes, and of all; how many images each is of; and their pooled covariance.
+    """Means of classes and their pooled covariance, by orthonormal directions in which own images scatter."""
 
-    Variances ``(k,)`` are along orthonormal directions ``(k, d)`` in which own images scatter, ``least`` = r tr(S) / d,
-    which they include, is that in every other direction.
-    """
-
-    means: dict[int, Tensor]
-    overall: Tensor
-    numbers: dict[int, int]
-    directions: Tensor
-    variances: Tensor
-    least: Tensor
+    means: dict[int, Tensor]  # class -> (d,)
+    overall: Tensor  # (d,) mean of all
+    numbers: dict[int, int]  # class -> images that its mean is of
+    directions: Tensor  # (k, d)
+    variances: Tensor  # (k,) along them, ``least`` included
+    least: Tensor  # r tr(S) / d, the variance in every other direction
 
     @property
     def trace(self) -> float:
