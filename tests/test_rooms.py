@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "federation": 2193,
     "methods": 3036,
     "defenses": 1859,
-    "attacks": 11310,
+    "attacks": 11222,
     "scoring": 5310,
     "claims": 203,
     "pages": 3582,
