@@ -49,7 +49,7 @@ from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, Joint
 from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
-from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
+from fedpriv.pipeline.execute import case_of, described, open_run, run_plan
 from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
@@ -270,8 +270,8 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
         records = [scoring.evaluate(inference, case, about)]
     else:
         opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
-        records = [*attack_all(folder, opened, command="").values()]
-        records += measure_all(folder, opened, command="", named=[made.name]).values()
+        attacked, measured = run_plan(folder, opened, command="", named=[made.name])
+        records = [*attacked.values(), *measured.values()]
     if not records:
         raise UserError(f"{made.name!r} found nothing to do on {line.kind} uploads")
     return any(judge(found).claims for found in records)

@@ -206,10 +206,7 @@ LEARNED = (
 )
 """Decoders that are trained through the defense."""
 
-AVERAGED = (
-    Answer(("unmix",), ("entangled",), note="one posterior over rounds"),
-    *LEARNED,
-)
+AVERAGED = (Answer(("unmix",), ("entangled",), note="one posterior over rounds"), *LEARNED)
 """Attacks that take noise away which is drawn anew every round."""
 
 MOST_LIKELY = Answer(

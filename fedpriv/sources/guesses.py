@@ -72,16 +72,14 @@ def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None
 
 def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -> dict[str, Tensor]:
     """Return guesses at every class of a client ``(C, d)``, or at all classes together ``(1, d)``, by name."""
-    n_classes = case.knowledge.n_classes
+    n_classes, tables = case.knowledge.n_classes, dict[str, Tensor]()
     current = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
     # Where the server sees sums, everybody's upload is the one sum, and the target's own is in it.
     others = [o for o in case.observations if o.client != current.client and o.upload is not current.upload]
     seen = _seen(others, target.round, n_classes)
-    tables: dict[str, Tensor] = {}
-    if features is not None:
-        known = pool.guess_labels >= 0
-        if bool(known.any()):
-            tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
+    known = pool.guess_labels >= 0
+    if features is not None and bool(known.any()):
+        tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
     rows, mixing = _head_rows(current), torch.eye(n_classes) if seen.mixing is None else seen.mixing
     vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
     if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
@@ -103,17 +101,11 @@ def _scaled_rows(vectors: Tensor, mixing: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Vectors in other clients' uploads.
+    """Vectors in other clients' uploads."""
 
-    Attributes:
-        vectors: ``(K, d)``.
-        mixing: ``(K, C)`` their weights by class; None where the uploads say nothing of classes.
-        by_class: ``(C, d)`` what they say of each class.
-    """
-
-    vectors: Tensor
-    mixing: Tensor | None
-    by_class: Tensor
+    vectors: Tensor  # ``(K, d)``
+    mixing: Tensor | None  # ``(K, C)`` their weights by class; None where the uploads say nothing of classes
+    by_class: Tensor  # ``(C, d)`` as they say of each class
 
 
 def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:

@@ -27,8 +27,9 @@ SMALL = {"dataset": "digits", "per_class": 20, "rounds": 2}
 def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     train, attack = fedpriv.train, fedpriv.attack
-    monkeypatch.setattr(fedpriv, "train", lambda **settings: train(**settings | SMALL))
-    monkeypatch.setattr(fedpriv, "attack", lambda run, **settings: attack(run, **settings, iterations=5, targets=4))
+    monkeypatch.setattr(fedpriv, "train", lambda *method, **settings: train(*method, **settings | SMALL))
+    quick = {"iterations": 5, "targets": 4}
+    monkeypatch.setattr(fedpriv, "attack", lambda run, **settings: attack(run, **settings | quick))
     module = types.ModuleType(PAGES[page][0])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     kinds = dict(DECLARED)

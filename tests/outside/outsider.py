@@ -33,7 +33,7 @@ class Directions(
 
 def client_step(setup, state, broadcast, rng):
     """Train as in FedProto, and upload the directions of the prototypes."""
-    state, upload = prototypes.client_step(setup, state, broadcast, rng)
+    state, upload = prototypes.FEDPROTO.client_step(setup, state, broadcast, rng)
     means = get_payload(upload, Prototypes)
     return state, (Directions(normalize(means.features), means.classes),)
 

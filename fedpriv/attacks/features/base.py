@@ -59,29 +59,17 @@ INVERSIONS: dict[str, type[Attack]] = {
 
 @dataclass(frozen=True)
 class Recovered:
-    """Vectors that the first part recovered.
+    """Vectors that the first part recovered, as T targets in uploads of their own."""
 
-    Attributes:
-        uploads: as clients would have uploaded the vectors.
-        places: T targets in these uploads, one for each target of the attack and in their order. Rows draw by them.
-        labels: ``(T,)`` int64 classes that the recovery tells, or None for those of the targets.
-        sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
-        distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
-        directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
-        exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
-        knowledge: the grants with which the vectors are inverted; None for those of the attack without defenses.
-        features: ``(T, d)`` uploaded vectors that are recorded in the place of the recovered ones, or None.
-    """
-
-    uploads: tuple[Observation, ...]
-    places: tuple[TargetId, ...]
-    labels: Tensor | None = None
-    sound: Tensor | None = None
-    distance: Tensor | None = None
-    directions: Tensor | None = None
-    exact: bool = False
-    knowledge: Knowledge | None = None
-    features: Tensor | None = None
+    uploads: tuple[Observation, ...]  # as clients would have uploaded the vectors
+    places: tuple[TargetId, ...]  # one for each target of the attack and in their order; rows draw by them
+    labels: Tensor | None = None  # (T,) int64 classes that the recovery tells; None for those of the targets
+    sound: Tensor | None = None  # (T,) bool, whether the vector can be what it is taken for; None for yes
+    distance: Tensor | None = None  # (T,) float32 expected from the true vectors; None where none is expected
+    directions: Tensor | None = None  # (T, d) in which each stands out from the client's others
+    exact: bool = False  # whether vectors of which the uploads say that they are of one image are exact
+    knowledge: Knowledge | None = None  # with which vectors are inverted; None for the attack's without defenses
+    features: Tensor | None = None  # (T, d) uploaded vectors to record in the place of the recovered ones
 
 
 @dataclass(frozen=True, kw_only=True)

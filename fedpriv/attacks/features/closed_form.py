@@ -107,21 +107,14 @@ class AngleUpdate(RecoverThenInvert):
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
+    """Means recovered from the update of one client."""
 
-    Attributes:
-        residual: relative distance of the update from what the means explain; about zero where the equations hold.
-        condition: condition number of what was inverted; infinite where the means are not determined.
-        settled: whether the iteration came to rest.
-        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
-    """
-
-    classes: Tensor
-    means: Tensor
-    residual: float
-    condition: float
-    settled: bool
-    counts: Tensor | None = None
+    classes: Tensor  # (m,)
+    means: Tensor  # (m, d) float32
+    residual: float  # relative distance of the update from what the means explain; about zero where the equations hold
+    condition: float  # number of what was inverted; infinite where the means are not determined
+    settled: bool  # whether the iteration came to rest
+    counts: Tensor | None = None  # (m,) int64 images of each mean, where the means are exact up to rounding
 
     @property
     def error(self) -> float:
@@ -219,29 +212,22 @@ def _by_members(step: HeadStep, labels: Tensor) -> ClassMeans | None:
 
 @dataclass(frozen=True)
 class HeadStep:
-    """A round's gradient of a head, ``(C, d)`` and ``(C,)``, summed over its steps, and the heads before and after.
+    """A round's gradient of a head, summed over its steps."""
 
-    ``shares`` ``(m,)`` are n_c, times the number of steps, of the m classes that are solved for.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    heads: tuple[Head, ...]
-    shares: Tensor
+    weight: Tensor  # (C, d)
+    bias: Tensor  # (C,)
+    heads: tuple[Head, ...]  # before and after
+    shares: Tensor  # (m,) n_c, times the number of steps, of the m classes that are solved for
 
 
 @dataclass(frozen=True)
 class AngleStep:
-    """A round's gradient of the blocks ``(k, s, s)`` of an angle matrix, k s = d, summed over its steps.
+    """A round's gradient of the blocks of an angle matrix, summed over its steps."""
 
-    ``angle`` ``(d, d)`` is the matrix that the round began with, ``head`` the client's, ``shares`` as of a
-    :class:`HeadStep`.
-    """
-
-    blocks: Tensor
-    angle: Tensor
-    head: Head
-    shares: Tensor
+    blocks: Tensor  # (k, s, s), k s = d
+    angle: Tensor  # (d, d) that the round began with
+    head: Head  # the client's
+    shares: Tensor  # as of a head's step
 
 
 def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:

@@ -66,18 +66,14 @@ log s; share of a matrix's diagonal added to it."""
 
 @dataclass(frozen=True)
 class ClassCovariance:
-    """Means ``(d,)`` of classes, and of all; how many images each is of; and their pooled covariance.
+    """Means of classes and their pooled covariance, by orthonormal directions in which own images scatter."""
 
-    Variances ``(k,)`` are along orthonormal directions ``(k, d)`` in which own images scatter, ``least`` = r tr(S) / d,
-    which they include, is that in every other direction.
-    """
-
-    means: dict[int, Tensor]
-    overall: Tensor
-    numbers: dict[int, int]
-    directions: Tensor
-    variances: Tensor
-    least: Tensor
+    means: dict[int, Tensor]  # class -> (d,)
+    overall: Tensor  # (d,) mean of all
+    numbers: dict[int, int]  # class -> images that its mean is of
+    directions: Tensor  # (k, d)
+    variances: Tensor  # (k,) along them, ``least`` included
+    least: Tensor  # r tr(S) / d, the variance in every other direction
 
     @property
     def trace(self) -> float:
@@ -132,25 +128,16 @@ def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> Cl
 
 @dataclass(frozen=True)
 class MeanRound:
-    """One round of a client's means as the attacker sees it; all float64.
+    """One round of a client's means as the attacker sees it; all float64."""
 
-    Attributes:
-        rows: one mean a class ``(k, d)``, or of a mixture the same row for each of its classes ``(k,)``.
-        weights: of a mixture, of every class ``(C,)``; None of means.
-        features: of candidates under the client's extractor of that round, or its whole model, ``(n, d)``.
-        own: of the attacker's own images ``(m, d)``, of classes ``labels`` ``(m,)``.
-        noise: variance of an entry that a defense added to the upload.
-        entries: ``(k, d)`` bool, which entries of rows were sent; None for all.
-    """
-
-    rows: Tensor
-    classes: Tensor
-    weights: Tensor | None
-    features: Tensor
-    own: Tensor
-    labels: Tensor
-    noise: float = 0.0
-    entries: Tensor | None = None
+    rows: Tensor  # (k, d) one mean a class, or of a mixture the same row for each of its classes
+    classes: Tensor  # (k,)
+    weights: Tensor | None  # (C,) of a mixture; None of means
+    features: Tensor  # (n, d) of candidates under the client's extractor of that round, or its whole model
+    own: Tensor  # (m, d) of the attacker's own images
+    labels: Tensor  # (m,) their classes
+    noise: float = 0.0  # variance of an entry that a defense added to the upload
+    entries: Tensor | None = None  # (k, d) bool, which entries of rows were sent; None for all
 
     @cached_property
     def covariance(self) -> ClassCovariance:

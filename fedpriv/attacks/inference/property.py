@@ -75,20 +75,13 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Inquiry(Asked):
-    """A question, and how it can be answered.
-
-    Attributes:
-        disclosed: client -> what it disclosed.
-        certain: clients whose answer is disclosed.
-        means: by which the others' answers are computed.
-        compared: client -> classes and scores of kernels or public outputs; empty for other uploads.
-    """
+    """A question, and how it can be answered."""
 
     question: Property = "holds"
-    disclosed: Mapping[int, Said]
-    certain: frozenset[int]
-    means: Means
-    compared: Mapping[int, tuple[Tensor, Tensor]]
+    disclosed: Mapping[int, Said]  # client -> what it disclosed
+    certain: frozenset[int]  # clients whose answer is disclosed
+    means: Means  # by which the others' answers are computed
+    compared: Mapping[int, tuple[Tensor, Tensor]]  # client -> classes and scores of kernels or public outputs
 
 
 @dataclass(frozen=True, kw_only=True)

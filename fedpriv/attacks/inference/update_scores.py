@@ -135,23 +135,17 @@ def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Training:
-    """A client's training from broadcast to uploaded weights, as a loss of candidates.
-
-    Attributes:
-        inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
-        logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
-        project: update -> its comparable part; None for everything.
-        complete: whether the weights are the whole model.
-        layer: fully connected, before a head; None where none is uploaded.
-    """
+    """A client's training from broadcast to uploaded weights, as a loss of candidates."""
 
     before: Weights
     after: Weights
-    inputs: Tensor
-    logits: Callable[[Weights, Tensor], Tensor]
-    project: Callable[[Mapping[str, Tensor]], Weights] | None = None
-    complete: bool = False
-    layer: Layer | None = None
+    inputs: Tensor  # candidates (n, ...) as the weights take them: images, or representations
+    logits: Callable[[Weights, Tensor], Tensor]  # (weights, some inputs (b, ...)) -> (b, C)
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = (
+        None  # update -> its comparable part; None for everything
+    )
+    complete: bool = False  # whether the weights are the whole model
+    layer: Layer | None = None  # fully connected, before a head; None where none is uploaded
 
     def losses(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the loss of each candidate ``(n,)``, float64."""

@@ -76,15 +76,10 @@ def target_feature(observations: Sequence[Observation], target: TargetId, kinds:
 
 @dataclass(frozen=True)
 class Said:
-    """Classes of a client's images, and how many there are of each, as its uploads say in clear.
+    """Classes of a client's images, and how many there are of each, as its uploads say in clear."""
 
-    Attributes:
-        classes: that it holds, ascending; None where no message names classes.
-        counts: class -> number of training images; None where no message counts them.
-    """
-
-    classes: tuple[int, ...] | None
-    counts: Mapping[int, int] | None
+    classes: tuple[int, ...] | None  # ascending; None where no message names classes
+    counts: Mapping[int, int] | None  # class -> number of training images; None where no message counts them
 
 
 def said(messages: Iterable[Message]) -> Said:

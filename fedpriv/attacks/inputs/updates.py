@@ -48,13 +48,11 @@ class Tangent:
     is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Candidates that are projected
     likewise are compared without error; the same holds of a sum of steps. Convolution kernels are projected slice by slice.
 
-    Attributes:
-        left: name -> U ``(..., a, t)`` with orthonormal or zero columns; parameters that are not named pass unchanged.
-        right: name -> V ``(..., t, b)`` with orthonormal or zero rows.
+    Parameters that are not named pass unchanged.
     """
 
-    left: Mapping[str, Tensor] = field(default_factory=dict)
-    right: Mapping[str, Tensor] = field(default_factory=dict)
+    left: Mapping[str, Tensor] = field(default_factory=dict)  # name -> U (..., a, t), columns orthonormal or zero
+    right: Mapping[str, Tensor] = field(default_factory=dict)  # name -> V (..., t, b), rows orthonormal or zero
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
         """Return the projection of ``gradient``; leading axes of a stack are kept."""
@@ -163,18 +161,14 @@ class SentEntries:
     those: candidates in keeping with that are not pulled anywhere. Where noise is in proportion to each tensor, tensors are
     taken *relative* to their root mean square in the update.
 
-    Attributes:
-        wanted: name -> observed gradient ``(N, ...)``; zero where nothing was sent.
-        signs: whether it holds signs times one magnitude a tensor. Candidates' entries g then become
-            ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with rms(g) over the entries that were sent.
-        limits: ``(N, 2)`` smallest and largest magnitude sent, over all tensors, where updates are censored; else None.
-        relative: name -> what a tensor is divided by ``(N, 1, ...)``; None for nothing.
+    Of signs times one magnitude a tensor, candidates' entries g become ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with
+    rms(g) over the entries that were sent.
     """
 
-    wanted: Mapping[str, Tensor]
+    wanted: Mapping[str, Tensor]  # name -> observed gradient (N, ...); zero where nothing was sent
     signs: bool = False
-    limits: Tensor | None = None
-    relative: Mapping[str, Tensor] | None = None
+    limits: Tensor | None = None  # (N, 2) least and largest magnitude sent, over all tensors, of censored updates
+    relative: Mapping[str, Tensor] | None = None  # name -> what a tensor is divided by (N, 1, ...)
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the projection of gradients ``(N, ...)`` by name."""

@@ -298,17 +298,13 @@ class DecoderInversion(Attack):
 
 @dataclass(frozen=True)
 class LearnedFit:
-    """A fit that is learned through a client's extractor and defenses.
+    """A fit that is learned through a client's extractor and defenses."""
 
-    Attributes:
-        match: what of a vector it is best to believe.
-        share: how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none.
-        longer: lengths of images' representations over those of their decoded images, where lengths are not believed.
-    """
-
-    match: Match
-    share: float
-    longer: float = 1.0
+    match: Match  # what of a vector it is best to believe
+    share: float  # how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none
+    longer: float = (
+        1.0  # lengths of representations of images over those of decoded ones, where lengths are not believed
+    )
 
 
 def matches_for(plain: Tensor, sent: Tensor) -> tuple[Match, ...]:
@@ -374,17 +370,11 @@ def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsa
 
 @dataclass(frozen=True)
 class Pairs:
-    """Representations and the images that they should become.
+    """Representations and the images that they should become."""
 
-    Attributes:
-        features: ``(n, d_k)`` for each of K extractors; widths may differ.
-        images: ``(n, c, h, w)`` in [0, 1].
-        labels: ``(n,)`` int64 classes of the images, where a decoder is given those of its targets; else None.
-    """
-
-    features: Sequence[Tensor]
-    images: Tensor
-    labels: Tensor | None = None
+    features: Sequence[Tensor]  # (n, d_k) for each of K extractors; widths may differ
+    images: Tensor  # (n, c, h, w) in [0, 1]
+    labels: Tensor | None = None  # (n,) int64 classes of the images, where a decoder is given those of its targets
 
     def of(self, rows: Tensor) -> Pairs:
         """Return those of some rows (int64 positions)."""
