@@ -258,7 +258,7 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
     card = read_card(line.knowledge, attacker_by_default(truth))
     chosen, _ = granted({made.name: made}, [made.name], line.kind, card, None)
     wanted = {"targets": line.targets * line.clients}
-    plan = plan_of(line.kind, chosen, card, (), wanted, seed=seed)
+    plan = plan_of(line.kind, chosen, card, wanted, seed=seed)
     plan = replace(plan, device="cpu", redact="omit")  # nobody looks at pictures
     opened, _ = open_run(home / "run", plan)
     exchanged = prepare(truth, torch.device("cpu"))
