@@ -123,7 +123,7 @@ def vectors_by_pixels(iterations: int) -> Attack:
 
 def vectors_by_decoder(iterations: int) -> Attack:
     """Return ``decoder``, its refinement with a budget."""
-    return DecoderInversion(refine=iterations)
+    return DecoderInversion(refine_steps=iterations)
 
 
 def ordinary_hourglass(task: Task, evaluations: int) -> Found:

@@ -23,8 +23,7 @@ from calibration.rates import table
 from PIL import Image
 
 import fedpriv
-from fedpriv.attacks.inversion.decoder import DecoderInversion, pairs
-from fedpriv.attacks.inversion.decoder_network import DecoderTraining, train_decoder
+from fedpriv.attacks.inversion.decoder import DecoderInversion, Pairs, divided, train_decoder
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.floors import LABELS, NEAREST
@@ -87,9 +86,10 @@ def of_auxiliary(path: Path, kind: str, seed: int) -> str:
     clients = sorted(knowledge.extractors)
     assert knowledge.public_images is not None
     extractors = [knowledge.extractors[client] for client in clients]
-    inside, outside = pairs(extractors, knowledge.public_images, seed)
-    training = DecoderTraining(attack.iterations, attack.learning_rate, attack.batch_size, attack.width)
-    decoder = train_decoder(inside, outside, training, seed)
+    with torch.no_grad():
+        known = Pairs([extractor(knowledge.public_images) for extractor in extractors], knowledge.public_images)
+    inside, outside = divided(known, seed)
+    decoder = train_decoder(inside, outside, attack.iterations, attack.width, seed)
     reached, mean_image = [], []
     pools = {target.client: truth.pool for target, truth in zip(evidence.targets, beside, strict=True)}
     for client, pool in pools.items():

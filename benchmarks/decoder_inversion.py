@@ -39,17 +39,14 @@ ATTACKS: dict[str, Attack] = {
     "`pixels`, `iterations=600`, `restarts=1`": PixelInversion(iterations=600, restarts=1),
 }
 FITS: dict[str, Attack] = {
-    "decoded (`refine=0`)": DecoderInversion(refine=0),
-    "over coordinates (`refine=600`)": DecoderInversion(refine=600),
-    "over coordinates (`refine=1200`)": DecoderInversion(refine=1200),
+    "decoded (`refine_steps=0`)": DecoderInversion(refine_steps=0),
     "`decoder`": DecoderInversion(),
 }
-"""What fits give as they are, without weighing them against the decoded image."""
+"""What fits add to the decoded image."""
 
 BEHIND: dict[str, Attack] = {
     "`decoder`": DecoderInversion(),
-    "`decoder`, `match=vector`": DecoderInversion(match="vector"),
-    "decoded (`refine=0`)": DecoderInversion(refine=0),
+    "decoded (`refine_steps=0`)": DecoderInversion(refine_steps=0),
     "`pixels`": PixelInversion(),
     "`pixels`, `match=direction`": PixelInversion(match="direction"),
     "`pixels`, `match=nonzero`": PixelInversion(match="nonzero"),

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, help="default: the attack's own")
     parser.add_argument("--attack", choices=tuple(KINDS), default="dip")
     parser.add_argument("--coordinates", choices=("spectrum", "pixels"), help="of pixels")
-    parser.add_argument("--refine", type=int, help="of decoder: steps, whatever they are worth")
+    parser.add_argument("--refine-steps", type=int, help="of decoder")
     parser.add_argument("--public", type=int, default=100, help="of decoder: images of the attacker's own a class")
     parser.add_argument("--draw", type=int, help="attack images that this seed draws; default: the first of each class")
     parser.add_argument("--seed", type=int, default=0)
@@ -56,7 +56,7 @@ def main() -> None:
     public, _ = load(options.data / "train", options.public, skip=options.train_per_class)
     card = ThreatModel(attacker_data="same_domain" if options.attack == "decoder" else "none")
     knowledge = Knowledge(card, (3, 32, 32), 10, extractors={0: model.represent}, public_images=public)
-    given = {"iterations": options.iterations, "refine": options.refine, "coordinates": options.coordinates}
+    given = {"iterations": options.iterations, "refine_steps": options.refine_steps, "coordinates": options.coordinates}
     attack = KINDS[options.attack](**{name: value for name, value in given.items() if value is not None})
     clock = Clock()
     found = attack(

@@ -13,8 +13,7 @@ from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.joint import JointInversion
-from fedpriv.attacks.inversion.vector import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, ThreatModel
 from fedpriv.scoring.metrics import assign, squared_errors
 from fedpriv.wire.payloads import Prototypes

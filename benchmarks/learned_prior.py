@@ -20,9 +20,8 @@ from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.pixels import DenoiserTraining, LearnedSettings
 from fedpriv.models.split import SplitModel

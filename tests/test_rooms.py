@@ -48,25 +48,25 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2019,
+    "util": 2017,
     "algebra": 469,
     "datasets": 1066,
-    "models": 797,
-    "wire": 977,
-    "integrations": 1172,
+    "models": 790,
+    "wire": 966,
+    "integrations": 1142,
     "dp": 680,
-    "federation": 2193,
-    "methods": 3036,
-    "defenses": 1861,
-    "attacks": 12213,
-    "scoring": 5311,
+    "federation": 2120,
+    "methods": 3002,
+    "defenses": 1835,
+    "attacks": 11168,
+    "scoring": 5310,
     "claims": 203,
     "pages": 3582,
     "cli": 1011,
-    "pipeline": 1532,
-    "sources": 3072,
-    "api": 2289,
-    "study": 2515,
+    "pipeline": 1439,
+    "sources": 3050,
+    "api": 2290,
+    "study": 2514,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

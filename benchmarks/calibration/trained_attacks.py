@@ -33,25 +33,23 @@ from worlds import smooth
 from fedpriv.api.attacking import quick_settings
 from fedpriv.api.named_code import named_code
 from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.features.closed_form import AngleUpdate, HeadUpdate
-from fedpriv.attacks.features.rounds import AllRoundsInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.features.transformation import TransformationSearch
-from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inversion.class_outputs import ClassInversion, PairedLogits
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
-from fedpriv.pipeline.execute import attack_all, case_of, described, measure_all, open_run
+from fedpriv.pipeline.execute import case_of, described, open_run, run_plan
 from fedpriv.pipeline.plan import granted, plan_of
 from fedpriv.scoring import inference as scoring
 from fedpriv.scoring.judgement import judge
@@ -195,7 +193,6 @@ BATCHES = (
     Line(HeadUpdate(iterations=100), "classifier", {"batch_size": 4}, note="four images"),
     Line(AngleUpdate(iterations=100), "angle-matrix"),
     Line(ClassInversion(iterations=300), "logits", FEWEST | {"rounds": 10}, targets=4),
-    Line(PairedLogits(iterations=100), "public-logits", ROUNDS),
 )
 SHOWN = ("representation", "prototype", "entangled", "logits", "public-logits", "kernel")
 WEIGHTS = ("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix")
@@ -261,7 +258,7 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
     card = read_card(line.knowledge, attacker_by_default(truth))
     chosen, _ = granted({made.name: made}, [made.name], line.kind, card, None)
     wanted = {"targets": line.targets * line.clients}
-    plan = plan_of(line.kind, chosen, card, (), wanted, seed=seed)
+    plan = plan_of(line.kind, chosen, card, wanted, seed=seed)
     plan = replace(plan, device="cpu", redact="omit")  # nobody looks at pictures
     opened, _ = open_run(home / "run", plan)
     exchanged = prepare(truth, torch.device("cpu"))
@@ -273,8 +270,8 @@ def _claims(line: Line, home: Path, null: str, truth: RunConfig, seed: int) -> b
         records = [scoring.evaluate(inference, case, about)]
     else:
         opened = replace(opened, source=RunSource(opened.source.run, exchanged, line.kind))
-        records = [*attack_all(folder, opened, command="").values()]
-        records += measure_all(folder, opened, command="", named=[made.name]).values()
+        attacked, measured = run_plan(folder, opened, command="", named=[made.name])
+        records = [*attacked.values(), *measured.values()]
     if not records:
         raise UserError(f"{made.name!r} found nothing to do on {line.kind} uploads")
     return any(judge(found).claims for found in records)

@@ -22,7 +22,7 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.pipeline import plan as planning
-from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all, open_run
+from fedpriv.pipeline.execute import AttackContext, check, open_run, run_plan
 from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
 from fedpriv.pipeline.result_folders import request_of, results_folder
 from fedpriv.pipeline.shares import work_off
@@ -179,8 +179,9 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
         records: dict[Path, ReconstructionRecord] = {}
         scores: dict[Path, InferenceResult] = {}
         for ground in grounds:
-            records |= attack_all(folder, ground, refused=leave_out, command=command, listener=listener)
-            scores |= measure_all(folder, ground, named=named, command=command, listener=listener)
+            more: dict[str, Any] = {"command": command, "named": named, "listener": listener, "refused": leave_out}
+            attacked_by, measured = run_plan(folder, ground, **more)
+            records, scores = records | attacked_by, scores | measured
         write_report(list(records), folder, list(scores))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
     by_name = {index.name: record for index, record in records.items()}

@@ -105,10 +105,7 @@ class Quantise(SignalDefense):
     name: ClassVar[str] = "quantise"
     source: ClassVar[str] = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
     encodes: ClassVar[bool] = True
-    answers = (
-        *LEARNED,
-        Answer(note="they match the rounded signal"),
-    )
+    answers = (*LEARNED, Answer(note="they match the rounded signal"))
     behind = ("prune", "diagonal")
 
     def change(self, value: Tensor, context: UploadContext) -> Tensor:
@@ -167,17 +164,12 @@ class Sign(SignalDefense):
     behind = ("prune",)
 
     def change(self, value: Tensor, context: UploadContext) -> Tensor:
-        return scaled_sign(value)
+        number = int(torch.count_nonzero(value))
+        scale = value.abs().double().sum() / max(number, 1)
+        return value.sign() * scale.to(value)
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         return coded(entries, lambda scalars: 8 * -(-scalars // SIGNS_PER_BYTE))
-
-
-def scaled_sign(value: Tensor) -> Tensor:
-    """Return sign(v) times the mean of |v| over entries that are not zero, in the shape of v."""
-    number = int(torch.count_nonzero(value))
-    scale = value.abs().double().sum() / max(number, 1)
-    return value.sign() * scale.to(value)
 
 
 _CENSORED = "takes zeros for small entries, and the largest for truncated ones"
@@ -206,23 +198,15 @@ class PercentilePrivacy(SignalDefense):
     name: ClassVar[str] = "percentile-privacy"
     source: ClassVar[str] = "PercentilePrivacy of NVFlare 2.9; Shokri and Shmatikov, CCS 2015 (selective sharing)"
     guarantee: ClassVar[str] = "none: no differential privacy, whatever the name says"
-    answers = (
-        Answer(SEARCHES, NETWORK_NAMES, {"match": "censored"}, note=_CENSORED),
-        LIKENESS,
-    )
+    answers = (Answer(SEARCHES, NETWORK_NAMES, {"match": "censored"}, note=_CENSORED), LIKENESS)
     fits = UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         values = [value for payload in message for value in signal(payload, context.broadcast).values()]
-        cutoff = magnitude_percentile(values, self.percentile, self.steps)
+        flat = [value.abs().flatten() / self.steps for value in values if value.numel()]
+        cutoff = float(np.percentile(torch.cat(flat).cpu().numpy(), self.percentile)) if flat else 0.0
         change = lambda _, value: truncated(value, cutoff, self.gamma, self.steps)  # noqa: E731
         return transform(message, context.broadcast, change)
-
-
-def magnitude_percentile(values: list[Tensor], percentile: float, steps: int = 1) -> float:
-    """Return a percentile, in percent, of |v / steps| over all entries of several tensors; 0 where there are none."""
-    flat = [value.abs().flatten() / steps for value in values if value.numel()]
-    return float(np.percentile(torch.cat(flat).cpu().numpy(), percentile)) if flat else 0.0
 
 
 def truncated(value: Tensor, cutoff: float, gamma: float, steps: int = 1) -> Tensor:

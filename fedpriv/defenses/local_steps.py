@@ -97,7 +97,7 @@ def pruned_step(step: Step, percentile: float) -> Step:
         value = step(replace(work, loss=loss), images, labels)
         for head, total in totals.items():
             if head.weight.grad is not None:
-                head.weight.grad[:, low(total, percentile)] = 0
+                head.weight.grad[:, total.abs() < torch.quantile(total, percentile / 100)] = 0
         return value
 
     return pruned
@@ -116,11 +116,6 @@ def scores(features: Tensor, images: Tensor) -> Tensor | None:
             return None
         norms.append(slopes.flatten(2).norm(dim=2))
     return (torch.cat(norms).T / (features.detach() + 0.1)).sum(0)
-
-
-def low(scores: Tensor, percentile: float) -> Tensor:
-    """Return a mask ``(d,)`` of scores that are, in absolute value, below the percentile of the scores."""
-    return scores.abs() < torch.quantile(scores, percentile / 100)
 
 
 _INTO = "of small batches it finds what goes into the bottleneck, whatever that draws"

@@ -201,17 +201,12 @@ COMPARED = Answer(
 )
 
 LEARNED = (
-    Answer(
-        ("decoder",), SINGLE_NAMES, {"defenses": "learned"}, note="learns on images of its own behind the same defense"
-    ),
+    Answer(("decoder",), SINGLE_NAMES, note="learns on images of its own behind the same defense"),
     Answer(("all-rounds",), SINGLE_NAMES, note="the same, from all rounds together"),
 )
 """Decoders that are trained through the defense."""
 
-AVERAGED = (
-    Answer(("unmix",), ("entangled",), note="one posterior over rounds"),
-    *LEARNED,
-)
+AVERAGED = (Answer(("unmix",), ("entangled",), note="one posterior over rounds"), *LEARNED)
 """Attacks that take noise away which is drawn anew every round."""
 
 MOST_LIKELY = Answer(

@@ -13,7 +13,7 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.ledger import Direction, FederationSizes, Item, count
+from fedpriv.wire.ledger import Direction, Entry, FederationSizes, count, planned
 from fedpriv.wire.payload import Payload
 
 
@@ -39,7 +39,7 @@ def with_models(
     )
 
 
-def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
+def message_sizes(method: Method, facts: FederationSizes) -> tuple[Entry, ...]:
     """Return the tensors of a settled round, from sizes alone; the ledger of a real run agrees with it.
 
     An axis of a payload's declared shape is C, d or 1, and its first may be n, the images of a client, or c, its
@@ -58,7 +58,7 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
                 if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
                     scalars = _scalars(method, facts, direction, kind, spec)
                 if scalars:
-                    items.append(Item(direction, name, scalars, meta["paper"], 8 if meta["integer"] else 4))
+                    items.append(planned(direction, name, scalars, meta["paper"], 8 if meta["integer"] else 4))
     return tuple(items)
 
 

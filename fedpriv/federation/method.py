@@ -136,58 +136,44 @@ class Method:
     ``client_step``, accuracy *after broadcast* that of ``apply_broadcast(state, next broadcast)``.
 
     Attributes:
-        name: registry name.
-        source: authors, venue, year.
         about: in one sentence; empty where the first of its module says it.
-        options: frozen dataclass of the method's hyperparameters, with the paper's defaults.
-        uploads, broadcasts: kinds of payload.
-        start: (server setup, rng) -> (server state, first broadcast).
-        init: (client setup, rng) -> the client's first state; same architecture, same weights.
         apply_broadcast: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
-        client_step: (client setup, state, broadcast, rng) -> (state, upload).
         server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
             next broadcast).
         predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.
-        check: raises UserError for a plan that the method cannot run.
-        homogeneous: whether all clients must share one architecture.
-        needs_public, needs_public_labels: whether clients get public images, and their classes.
         sizes: (sizes of a federation, with options) -> scalars of a settled round that the payloads' declared shapes do not
             say; see :func:`fedpriv.federation.cost.message_sizes`.
         extra_predictors: name -> way to predict from the private model (``model.*`` in the state) alone; its accuracy is
             recorded beside the main one.
         server_predict: (server setup, server state, images) -> scores of the server's own model; recorded as
             ``server_model``.
-        accepted_substitutes: kinds of payload that the server takes in place of its own.
-        shared: (a client's architecture, options) -> the architecture whose weights travel.
-        linear_aggregation: whether the server needs only weighted means of a round's uploads.
-        local_phases: (options, training) -> the training of each phase of a client step.
         non_sgd_computation: options -> in words, what local training computes from images other than by SGD on a loss of
             one image; empty for nothing.
         public_loss: (options, round) -> the loss behind uploaded weights, as far as the protocol says it; by default the
             cross-entropy of their own logits, from the broadcast on.
     """
 
-    name: str
-    source: str
-    options: type
-    uploads: tuple[str, ...]
+    name: str  # registry name
+    source: str  # authors, venue, year
+    options: type  # frozen dataclass of the method's hyperparameters, with the paper's defaults
+    uploads: tuple[str, ...]  # kinds of payload
     broadcasts: tuple[str, ...]
-    start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]
-    init: Callable[[ClientSetup, torch.Generator], State]
+    start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]  # server state and first broadcast
+    init: Callable[[ClientSetup, torch.Generator], State]  # the first state; same architecture, same weights
     apply_broadcast: Callable[[ClientSetup, State, Message], State]
     client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
     server_step: Callable[[ServerSetup, State, Uploads, torch.Generator], tuple[State, Message]]
     predict: Callable[[ClientSetup, State, Tensor], Tensor]
-    check: Callable[[Plan], None] = lambda plan: None
-    homogeneous: bool = False
-    needs_public: bool = False
-    needs_public_labels: bool = False
+    check: Callable[[Plan], None] = lambda plan: None  # raises UserError for what the method cannot run
+    homogeneous: bool = False  # all clients must share one architecture
+    needs_public: bool = False  # clients get public images
+    needs_public_labels: bool = False  # and their classes
     sizes: Callable[[FederationSizes], Scalars] = lambda facts: {}
     extra_predictors: Mapping[str, Predictor] = field(default_factory=dict)
     server_predict: Callable[[ServerSetup, State, Tensor], Tensor] | None = None
-    accepted_substitutes: tuple[str, ...] = ()
-    shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
-    linear_aggregation: bool = False
+    accepted_substitutes: tuple[str, ...] = ()  # kinds of payload that the server takes in place of its own
+    shared: Callable[[Blueprint, Any], Blueprint] = own_architecture  # the architecture whose weights travel
+    linear_aggregation: bool = False  # the server needs only weighted means of a round's uploads
     local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
     non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()

@@ -44,12 +44,7 @@ class ModelCache:
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation ready to run.
-
-    Attributes:
-        attacker: the attacker's own labelled images of the clients' domain: the public images, else those that no client
-            holds; None without either.
-    """
+    """A federation ready to run; the ``attacker``'s own images are the public ones, else those that no client holds."""
 
     config: RunConfig  # of the run
     method: Method  # that trains it
@@ -114,12 +109,7 @@ def load_division(config: RunConfig, *, download: bool = False) -> tuple[Federat
 
 
 def prepare(
-    config: RunConfig,
-    method: Method,
-    device: torch.device,
-    *,
-    download: bool = False,
-    defenses: Sequence[Defense] = (),
+    config: RunConfig, method: Method, device: torch.device, *, download: bool = False, defenses: Sequence[Defense] = ()
 ) -> Federation:
     """Load data, choose models and check the plan, with the method and defenses that the configuration names."""
     pipeline = DefensePipeline(tuple(defenses))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from fedpriv.datasets.types import Samples
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.defense import Sender, defense_facts
 from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
@@ -129,9 +128,6 @@ class _Standing:
     done: int  # rounds that are done
     server: State  # the server's state
     broadcast: Message  # to the next round's clients
-    evaluation: Counts  # every client's newest accuracy
-    evaluated: int  # the round of that, or 0
-    changed: frozenset[int]  # clients that trained after it
     untrained: tuple[int, ...]  # clients that no round has trained, ascending
 
 
@@ -152,12 +148,13 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             trained = time.perf_counter()
             ended = _served(federation, standing, uploads, traces)
             served = time.perf_counter()
+            counts: Counts = {}
             if round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep:
-                ended = _evaluated(federation, states, standing, ended)
+                counts = _counts(federation, states, standing, ended)
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
-            _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, seconds)
+            _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, counts, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
-                checkpoint = Checkpoint(round_, ended.server, ended.broadcast, ended.evaluation)
+                checkpoint = Checkpoint(round_, ended.server, ended.broadcast)
                 directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
                 states.checkpointed(directory.state_paths(round_))
             standing = ended
@@ -198,19 +195,12 @@ def _answers(
 
 
 def _served(federation: Federation, before: _Standing, uploads: Uploads, trained: Collection[int]) -> _Standing:
-    """Return the standing after the server's step, not evaluated; without uploads the server says what it said before."""
+    """Return the standing after the server's step; without uploads the server says what it said before."""
     server, broadcast = before.server, before.broadcast
     if uploads or not federation.pipeline.defenses:
         rng = generator(federation.config.seed, "server-step", before.done + 1)
         server, broadcast = federation.method.server_step(federation.server, server, uploads, rng)
-    return replace(
-        before,
-        done=before.done + 1,
-        server=server,
-        broadcast=broadcast,
-        changed=before.changed | {*trained},
-        untrained=tuple(k for k in before.untrained if k not in trained),
-    )
+    return _Standing(before.done + 1, server, broadcast, tuple(k for k in before.untrained if k not in trained))
 
 
 def _write(
@@ -221,6 +211,7 @@ def _write(
     uploads: Uploads,
     traces: Mapping[int, Trace],
     failures: Sequence[ClientFailure],
+    counts: Counts,
     seconds: Mapping[str, float],
 ) -> None:
     """Store the messages of a round where that is asked for, and note its lines."""
@@ -230,13 +221,12 @@ def _write(
     wire = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
     for k, upload in uploads:
         wire += federation.pipeline.wire_entries(entries(upload, round_, k, "upload"))
-    evaluated = ended.evaluation if ended.evaluated == round_ else {}
     left_out = ended.untrained if config.unsampled == "left_out" else ()
     line = RoundLine(
         round=round_,
         participants=tuple(traces),
-        accuracy={when: accuracy(counts, left_out) for when, counts in evaluated.items()},
-        clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluated.items()},
+        accuracy={when: accuracy(pairs, left_out) for when, pairs in counts.items()},
+        clients={when: tuple((right, n) for right, n in pairs) for when, pairs in counts.items()},
         communication=plain(count(wire)),
         left_out=left_out,
         failures=tuple(failures),
@@ -258,21 +248,12 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     untrained = tuple(range(config.clients))
     if newest is None:
         server, broadcast = federation.method.start(federation.server, init_rng(config))
-        return _Standing(0, server, broadcast, {}, 0, frozenset(), untrained)
+        return _Standing(0, server, broadcast, untrained)
     checkpoint = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
-    lines = directory.rounds()
-    trained = {k for line in lines for k in line.participants}
-    evaluated = max((line.round for line in lines if line.accuracy), default=0)
-    return _Standing(
-        done=newest,
-        server=on_device(device, checkpoint.server),
-        broadcast=message_on(device, checkpoint.broadcast),
-        evaluation=checkpoint.evaluation,
-        evaluated=evaluated,
-        changed=frozenset(k for line in lines if line.round > evaluated for k in line.participants),
-        untrained=tuple(k for k in untrained if k not in trained),
-    )
+    trained = {k for line in directory.rounds() for k in line.participants}
+    server, broadcast = on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast)
+    return _Standing(newest, server, broadcast, tuple(k for k in untrained if k not in trained))
 
 
 # ---------------------------------------------------------------- evaluation
@@ -287,57 +268,30 @@ def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -
     )
 
 
-def _evaluated(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> _Standing:
-    """Return the standing at the end of a round with every client's accuracy, given that before the round."""
-    of_server = {} if before.evaluated == before.done else {"after_broadcast_server_model"}
-    known = {when: counts for when, counts in ended.evaluation.items() if when not in of_server}
-    server = federation.server, before.server, ended.server
-    clients = list(zip(federation.clients, federation.tests, strict=True))
-    counts = _counts(federation.method, clients, states, ended.broadcast, known, ended.changed, server)
-    return replace(ended, evaluation=counts, evaluated=ended.done, changed=frozenset())
-
-
-def _counts(
-    method: Method,
-    clients: Sequence[tuple[ClientSetup, Samples]],
-    states: Iterable[State],
-    broadcast: Message,
-    known: Counts,
-    changed: Collection[int],
-    server: tuple[ServerSetup, State, State],
-) -> Counts:
+def _counts(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> Counts:
     """Return ``[correct, total]`` of every client after training, and after the next broadcast.
 
-    A count of ``known`` after training stands where the client has not ``changed``; nothing is evaluated twice where the
-    broadcast changes nothing. ``server`` is its setup and its states before and after its step.
+    Nothing is evaluated twice where the broadcast changes nothing.
     """
+    method, clients = federation.method, list(zip(federation.clients, federation.tests, strict=True))
     predictors = {"": method.predict} | {f"_{name}": predict for name, predict in method.extra_predictors.items()}
     counts: dict[str, list[Sequence[int]]] = {
         f"{when}{way}": [] for way in predictors for when in ("after_training", "after_broadcast")
     }
     for (setup, test), state in zip(clients, states, strict=True):
-        k = setup.client
-        updated = method.apply_broadcast(setup, state, broadcast)
+        updated = method.apply_broadcast(setup, state, ended.broadcast)
         model_unchanged = all(updated[name] is state[name] for name in updated if name.startswith("model."))
         for way, predict in predictors.items():
-            if known and k not in changed:
-                trained = known[f"after_training{way}"][k]
-            else:
-                trained = _correct(predict(setup, state, test.images), test.labels)
+            trained = _correct(predict(setup, state, test.images), test.labels)
             same = updated is state or (way and model_unchanged)
             received = trained if same else _correct(predict(setup, updated, test.images), test.labels)
             counts[f"after_training{way}"].append(trained)
             counts[f"after_broadcast{way}"].append(received)
-    if method.server_predict is None:
-        return counts
-    setup_, *server_states = server
-    names = "after_training_server_model", "after_broadcast_server_model"
-    for name, state in zip(names, server_states, strict=True):
-        if name == names[0] and names[1] in known:
-            counts[name] = list(known[names[1]])
-        else:
-            scores = [method.server_predict(setup_, state, test.images) for _, test in clients]
-            counts[name] = [_correct(score, test.labels) for score, (_, test) in zip(scores, clients, strict=True)]
+    if method.server_predict is not None:
+        for when, state in (("after_training", before.server), ("after_broadcast", ended.server)):
+            scores = [method.server_predict(federation.server, state, test.images) for _, test in clients]
+            pairs = [_correct(score, test.labels) for score, (_, test) in zip(scores, clients, strict=True)]
+            counts[f"{when}_server_model"] = list(pairs)
     return counts
 
 

@@ -9,7 +9,7 @@
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: the images that clients trained on in those rounds (fedpriv.federation.capture)
-    checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
+    checkpoints/round-0007/                  client-003.safetensors, broadcast.safetensors, server.safetensors
     summary.json     written last: the run is complete
 
 A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut
@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
-from fedpriv.federation.summary import Counts, RoundLine, RunSummary, Treatment
+from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
@@ -53,7 +53,7 @@ from fedpriv.wire.messages import load_message, save_message
 from fedpriv.wire.payload import Message
 
 FORMAT = 6
-EVALUATION = "evaluation.json"
+SERVER = "server.safetensors"
 """Of a checkpoint, written last: it is whole."""
 
 AUTO_CAPTURE_BYTES = 1 << 20
@@ -126,12 +126,11 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A federation after a round but for its clients' states: server state, next broadcast, newest accuracy of clients."""
+    """A federation after a round but for its clients' states: server state and next broadcast."""
 
     round: int
     server: State
     broadcast: Message
-    evaluation: Counts
 
 
 class RunDirectory:
@@ -264,7 +263,7 @@ class RunDirectory:
 
     def checkpointed_rounds(self) -> tuple[int, ...]:
         """Return the rounds that have a checkpoint."""
-        result = (self.path / "checkpoints").glob(f"round-*/{EVALUATION}")
+        result = (self.path / "checkpoints").glob(f"round-*/{SERVER}")
         return tuple(sorted(int(path.parent.name.removeprefix("round-")) for path in result))
 
     def state_path(self, round_: int, client: int) -> Path:
@@ -278,15 +277,14 @@ class RunDirectory:
     def save_checkpoint(self, checkpoint: Checkpoint, states: Sequence[Path], keep: tuple[int, ...]) -> None:
         """Write a checkpoint with copies of the files of all clients' states, then drop older ones but those to keep."""
         folder = self.checkpoint_path(checkpoint.round)
-        server, evaluation = folder / "server.safetensors", folder / EVALUATION
+        server = folder / SERVER
         clients = self.state_paths(checkpoint.round)
         remove(folder)
         save_message(folder / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
-        with placing([server, *clients, evaluation]) as temporary:
-            save_state(temporary[server], checkpoint.server)
+        with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
                 shutil.copyfile(checked(state), temporary[path])
-            temporary[evaluation].write_text(json.dumps(checkpoint.evaluation), encoding="utf-8")
+            save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 
     def drop_checkpoints(self, keep: tuple[int, ...]) -> None:
@@ -294,7 +292,7 @@ class RunDirectory:
         whole = self.checkpointed_rounds()
         kept = {self.checkpoint_path(round_) for round_ in whole if round_ == whole[-1] or round_ in keep}
         for folder in set((self.path / "checkpoints").glob("round-*")) - kept:
-            remove(folder / EVALUATION)
+            remove(folder / SERVER)
             remove(folder)
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
@@ -303,8 +301,7 @@ class RunDirectory:
         if not folder.is_dir():
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
             raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
-        broadcast, _ = load_message(folder / "broadcast.safetensors")
-        return Checkpoint(round_, load_state(folder / "server.safetensors"), broadcast, read_json(folder / EVALUATION))
+        return Checkpoint(round_, load_state(folder / SERVER), load_message(folder / "broadcast.safetensors")[0])
 
     def client_state(self, round_: int, client: int) -> State:
         """Read one client's state after a round."""

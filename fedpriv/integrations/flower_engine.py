@@ -29,10 +29,9 @@ from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
-from fedpriv.util.errors import UserError, WorkError, short_line, shown
-from fedpriv.util.foreign import json_value
+from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.wire.messages import message_blocks, message_of
-from fedpriv.wire.payload import Message, check_names, from_array
+from fedpriv.wire.payload import Message, from_array
 
 PAUSE: Final = 0.1
 """Seconds between looks for answers, and for nodes."""
@@ -174,15 +173,10 @@ def pack_job(config: RunConfig, device: str, job: ClientJob) -> Any:
 
 def read_job(records: Any) -> tuple[RunConfig, str, ClientJob]:
     """Return the configuration of the run, the device to compute on, and the job, on the CPU."""
-    about = _about(records, {"config": str, "device": str, "round": int, "client": int})
-    try:
-        config = parse(RunConfig, json_value(about["config"]), "configuration of the run")
-    except ValueError as error:
-        raise UserError(f"configuration of the run: no JSON ({error})") from error
-    if not 0 <= about["client"] < config.clients:
-        raise UserError(f"client {about['client']}: the run has {config.clients}")
-    broadcast = message_of("broadcast", about["kinds"], _read(records, _BROADCAST))
-    return config, about["device"], ClientJob(about["round"], about["client"], _read(records, _STATE), broadcast)
+    about = records[_ABOUT]
+    config = parse(RunConfig, json.loads(about["config"]), "configuration of the run")
+    state, broadcast = _read(records, _STATE), message_of("broadcast", _kinds_of(about), _read(records, _BROADCAST))
+    return config, about["device"], ClientJob(about["round"], about["client"], state, broadcast)
 
 
 def pack_result(result: ClientResult) -> Any:
@@ -199,16 +193,10 @@ def pack_refusal(client: int, why: str) -> Any:
 
 def read_result(records: Any, client: int, device: torch.device) -> ClientResult:
     """Return a result, on a device."""
-    about = _about(records, {"client": int, "refused": str})
+    about = records[_ABOUT]
     if about["refused"]:
         raise RefusedError(about["refused"])
-    if about["client"] != client:
-        raise UserError(f"client {client} was asked, and client {about['client']} answered")
-    upload = message_of("upload", about["kinds"], _read(records, _UPLOAD))
-    try:
-        trace = trace_of(_read(records, _TRACE))
-    except (KeyError, RuntimeError) as error:
-        raise UserError(f"client {client}: its trace is damaged ({error})") from error
+    upload, trace = message_of("upload", _kinds_of(about), _read(records, _UPLOAD)), trace_of(_read(records, _TRACE))
     return ClientResult(client, on_device(device, _read(records, _STATE)), message_on(device, upload), trace)
 
 
@@ -216,14 +204,8 @@ def _kinds(message: Message) -> str:
     return ",".join(payload.kind for payload in message)
 
 
-def _about(records: Any, fields: Mapping[str, type]) -> dict[str, Any]:
-    """Return the words of a record, with the kinds of its payloads as a list."""
-    record = records.get(_ABOUT)
-    for name, kind in {**fields, "kinds": str}.items():
-        value = None if record is None else record.get(name)
-        if type(value) is not kind:
-            raise UserError(f"record {_ABOUT!r}: {name}: expected {kind.__name__}, got {shown(value)}")
-    return {**record, "kinds": [kind for kind in record["kinds"].split(",") if kind]}
+def _kinds_of(about: Mapping[str, Any]) -> list[str]:
+    return [kind for kind in about["kinds"].split(",") if kind]
 
 
 def _records(about: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> Any:
@@ -237,17 +219,11 @@ def _records(about: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor
 
 
 def _read(records: Any, name: str) -> dict[str, Tensor]:
-    if name not in records:
-        raise UserError(f"record {name!r} is missing")
-    check_names(f"record {name!r}", [*records[name]])
-    result = {}
-    for key, array in records[name].items():
-        try:
-            values = array.numpy()
-        except Exception as error:  # of bytes that came from a node, anything
-            raise UserError(f"record {name!r}: {key!r}: not readable as an array ({error})") from error
-        result[key] = from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(values).reshape(values.shape))
-    return result
+    arrays = {key: array.numpy() for key, array in records[name].items()}
+    return {
+        key: from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(value).reshape(value.shape))
+        for key, value in arrays.items()
+    }
 
 
 # ---------------------------------------------------------------- simulated nodes

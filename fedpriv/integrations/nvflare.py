@@ -110,6 +110,8 @@ def filter_class(module: str, name: str) -> type:
 
 
 def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:
+    from nvflare.apis.dxo import from_shareable
+
     if str(fl_ctx.get_prop(PROCESS, "")).startswith("C"):
         raise UserError(
             "fedpriv.nvflare.Record belongs on the server: add_server_input_filter, add_server_output_filter"
@@ -120,7 +122,10 @@ def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:
     peer, recorder = fl_ctx.get_peer_context(), shared.recorder
     client = str(peer.get_identity_name()) if peer is not None else ""
     phase = str(fl_ctx.get_prop(TASK) or shareable.get_header(TASK) or "train")
-    sets, properties = _data(shareable)
+    sets: dict[str, dict[str, Any]] = {}
+    properties: dict[str, Any] = {}
+    if shareable.get("DXO"):
+        _collect(from_shareable(shareable), "", sets, properties)
     # An answer that names no round is to the last that its client was sent.
     last = shared.rounds.get((phase, client)) if direction == "in" else None
     named = (shareable.get_header(ROUND), properties.get(ROUND), last, fl_ctx.get_prop(ROUND))
@@ -144,17 +149,6 @@ def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:
     if any(name.rpartition("/")[2] == "WEIGHT_DIFF" for name in sets):
         properties["difference"] = True  # tells readers that the arrays are differences from the broadcast
     recorder.upload(round_, client, sets, phase=phase, facts=properties)
-
-
-def _data(shareable: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the sets of arrays of a message by their kind of data, and numbers and texts beside them."""
-    from nvflare.apis.dxo import from_shareable
-
-    sets: dict[str, dict[str, Any]] = {}
-    properties: dict[str, Any] = {}
-    if shareable.get("DXO"):
-        _collect(from_shareable(shareable), "", sets, properties)
-    return sets, properties
 
 
 def _collect(

@@ -18,7 +18,7 @@ Accuracy *after broadcast* is that of a merge with the W of the client's step be
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -26,7 +26,6 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch.nn.functional import cross_entropy
 
-from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
@@ -86,11 +85,6 @@ def step_shares(shares: State, slopes: State, local: State, received: Mapping[st
     }
 
 
-def settled(losses: Sequence[float], threshold: float) -> bool:
-    """True if the last ten losses hardly differ (population standard deviation)."""
-    return len(losses) >= LOSSES_COMPARED and statistics.pstdev(losses[-LOSSES_COMPARED:]) < threshold
-
-
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Merge the global model into the client's with the W learned so far, at first 1."""
     received = get_payload(broadcast, Model).state
@@ -115,7 +109,9 @@ def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torc
         return before
     shares = before or {name: torch.ones_like(value) for name, value in local.items()}
     put(model, state | outer(dict(received), "model"), "model")
-    samples = slice_of(setup.train, options.share, rng)
+    length = max(1, int(options.share * len(setup.train)))
+    first = int(torch.randint(len(setup.train) - length + 1, (1,), generator=rng))
+    samples = setup.train.subset(torch.arange(first, first + length))
     model.eval()
     scores: Callable[[torch.Tensor], torch.Tensor]
     if all(name.startswith("head.") for name in names):  # nothing below the head changes
@@ -137,15 +133,10 @@ def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torc
             shares = step_shares(shares, dict(zip(moved, slopes, strict=True)), local, received, options.rate)
             total += float(loss.detach())
         losses.append(total / len(batches))
-        if before or settled(losses, options.threshold) or len(losses) >= options.first_passes:
+        newest = losses[-LOSSES_COMPARED:]
+        settled = len(newest) == LOSSES_COMPARED and statistics.pstdev(newest) < options.threshold
+        if before or settled or len(losses) >= options.first_passes:
             return shares
-
-
-def slice_of(samples: Samples, share: float, rng: torch.Generator) -> Samples:
-    """Return a random contiguous part of the samples, at least one."""
-    length = max(1, int(share * len(samples)))
-    first = int(torch.randint(len(samples) - length + 1, (1,), generator=rng))
-    return samples.subset(torch.arange(first, first + length))
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:

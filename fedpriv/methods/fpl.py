@@ -30,7 +30,6 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods import prototypes, weights
 from fedpriv.methods.weights import LOCAL
-from fedpriv.wire.ledger import FederationSizes, Scalars
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
@@ -114,11 +113,6 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return {}, (Prototypes(torch.cat(results), torch.tensor(of_class, device=features.device)),)
 
 
-def sizes(facts: FederationSizes) -> Scalars:
-    """Count all Q cluster prototypes in the broadcast; Q depends on the prototypes."""
-    return prototypes.broadcast_scalars(facts, facts.need("clusters"))
-
-
 METHOD = replace(
     LOCAL,
     name="fpl",
@@ -130,7 +124,8 @@ METHOD = replace(
     apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
-    sizes=sizes,
+    # All Q cluster prototypes are broadcast; Q depends on the prototypes.
+    sizes=lambda facts: prototypes.broadcast_scalars(facts, facts.need("clusters")),
 )
 
 

@@ -145,8 +145,7 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
 
 
-def sizes(facts: FederationSizes) -> Scalars:
-    """Return the counts, where the mean needs them."""
+def _counts(facts: FederationSizes) -> Scalars:
     weighted = facts.options.averaging == "counts"
     return {("upload", "prototype.counts"): facts.need("pairs")} if weighted else {}
 
@@ -171,7 +170,7 @@ FEDPROTO = replace(
     client_step=train_towards_prototypes,
     server_step=PROTOTYPES.average,
     predict=predict,
-    sizes=sizes,
+    sizes=_counts,
     extra_predictors={"head": weights.predict},
 )
 

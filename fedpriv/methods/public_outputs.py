@@ -49,12 +49,12 @@ ASKED = "asked"
 """Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""
 
 
-def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, PublicSamples]:
-    """Draw a round's public samples without replacement, ascending; return them as state and as a payload."""
+def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Draw a round's public samples without replacement, ascending; return them as state and as a message."""
     if setup.public is None or not len(setup.public):
         raise UserError("there are no public images to exchange outputs on; set some aside with public N")
     drawn = torch.randperm(len(setup.public), generator=rng)[: setup.options.samples].sort().values.to(setup.device)
-    return {ASKED: drawn}, PublicSamples(drawn)
+    return {ASKED: drawn}, (PublicSamples(drawn),)
 
 
 def train_and_answer(setup: ClientSetup, broadcast: Message, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -162,17 +162,11 @@ def digest_and_revisit(
     return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, requested),)
 
 
-def ask_first(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Ask for the scores on the first public samples; there is no consensus yet."""
-    state, requested = ask(setup, rng)
-    return state, (requested,)
-
-
 def average_scores(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the scores; ask for those on new samples."""
     consensus = PublicLogits(mean_of(uploads), state[ASKED])
     state, requested = ask(setup, rng)
-    return state, (requested, consensus)
+    return state, (*requested, consensus)
 
 
 FEDMD = replace(
@@ -183,7 +177,7 @@ FEDMD = replace(
     options=FedMdOptions,
     uploads=("public-logits",),
     broadcasts=("public-samples", "public-logits"),
-    start=ask_first,
+    start=ask,
     init=lambda setup, rng: weights.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)},
     # The broadcast changes no model by itself: the consensus is distilled at the start of the next round.
     client_step=digest_and_revisit,
@@ -260,7 +254,7 @@ def start_server(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Messa
     seed = derive_seed(weights.draw_seed(rng), "server model")
     model = build_model(setup.blueprint, seed).to(setup.device)
     state, requested = ask(setup, rng)
-    return state | take(model, SERVER), (requested,)
+    return state | take(model, SERVER), requested
 
 
 def aggregate_and_distil(
@@ -274,7 +268,7 @@ def aggregate_and_distil(
     put(model, state, SERVER)
     training = LocalTraining(learning_rate=how.learning_rate, batch_size=how.batch_size, epochs=how.epochs)
     distil(model, images_of(setup)[samples], aggregate, cross_entropy, training, rng)
-    return drawn | take(model, SERVER), (requested, PublicLogits(aggregate, samples))
+    return drawn | take(model, SERVER), (*requested, PublicLogits(aggregate, samples))
 
 
 def server_predict(setup: ServerSetup, state: State, images: Tensor) -> Tensor:

@@ -86,11 +86,6 @@ def init_both(setup: ClientSetup, small: Blueprint, seed: int, *, received: bool
     return take(build_model(setup.blueprint, seed), "model") | (buffers(made) if received else take(made, "small"))
 
 
-def init_receiving(setup: ClientSetup, rng: torch.Generator) -> State:
-    """Return the initial private model, and buffers for the small model."""
-    return init_both(setup, shared_small(setup.blueprint, setup.options), draw_seed(rng), received=True)
-
-
 def load(setup: ClientSetup, state: State) -> tuple[SplitModel, SplitModel]:
     """Return the private and the small model with the weights of a state."""
     small = small_scratch(setup, shared_small(setup.blueprint, setup.options))
@@ -189,7 +184,9 @@ FML = replace(
     uploads=("small-model",),
     broadcasts=("small-model",),
     start=partial(start_small, shared_small),
-    init=init_receiving,
+    init=lambda setup, rng: init_both(
+        setup, shared_small(setup.blueprint, setup.options), draw_seed(rng), received=True
+    ),
     # The broadcast is taken up at the start of training; the private model, which predicts, does not change.
     client_step=fml_step,
     server_step=average_small,

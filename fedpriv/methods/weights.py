@@ -56,16 +56,6 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return classify_by(setup, state, images)
 
 
-def receive_nothing(setup: ClientSetup, state: State, broadcast: Message) -> State:
-    """Ignore the broadcast."""
-    return state
-
-
-def start_empty(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Start a server that stores and sends nothing."""
-    return {}, ()
-
-
 def part(kind: Kind, model: SplitModel) -> State:
     """Return copies of the parameters that payloads of a kind hold."""
     if kind is Classifier:
@@ -165,9 +155,9 @@ LOCAL = Method(
     options=NoOptions,
     uploads=(),
     broadcasts=(),
-    start=start_empty,
+    start=lambda setup, rng: ({}, ()),
     init=init,
-    apply_broadcast=receive_nothing,
+    apply_broadcast=lambda setup, state, broadcast: state,
     client_step=train_alone,
     server_step=lambda setup, state, uploads, rng: (state, ()),
     predict=predict,

@@ -87,14 +87,8 @@ def _means(length: int, side: int, device: torch.device, dtype: torch.dtype) -> 
     return window_means(length, side).to(device, dtype)  # kept there: a GPU is waited for with each transfer
 
 
-def by_products(maps: Tensor, side: int) -> Tensor:
-    """Return adaptive average pooling of ``(n, c, h, w)`` to ``(n, c, side, side)`` as two matrix products."""
-    rows, columns = (_means(length, side, maps.device, maps.dtype) for length in maps.shape[-2:])
-    return rows.T @ maps @ columns
-
-
 class AveragePool(nn.Module):
-    """Adaptive average pooling of maps to ``(side, side)`` that repeats itself on a GPU."""
+    """Adaptive average pooling of maps to ``(side, side)``, on a GPU as two matrix products, which repeat themselves."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -102,7 +96,10 @@ class AveragePool(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return the new maps."""
-        return by_products(maps, self.side) if maps.is_cuda else adaptive_avg_pool2d(maps, self.side)
+        if not maps.is_cuda:
+            return adaptive_avg_pool2d(maps, self.side)
+        rows, columns = (_means(length, self.side, maps.device, maps.dtype) for length in maps.shape[-2:])
+        return rows.T @ maps @ columns
 
 
 @dataclass(frozen=True)
@@ -155,18 +152,14 @@ class VariationalBottleneck(nn.Module):
             decoded: Tensor = self.decoder(mean)
             return decoded
         deviation = softplus(raw).clamp(min=LEAST_DEVIATION)
-        self.divergence = divergence(mean, deviation)
+        # KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the code, averaged over rows
+        self.divergence = (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
         drawn: Tensor = self.decoder(mean + deviation * torch.randn_like(mean))
         return drawn
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the divergence behind: it hangs in a graph, which cannot be copied."""
         return self.__dict__ | {"divergence": None}
-
-
-def divergence(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return KL(N(mean, deviation^2) || N(0, 1)) in nats of ``(n, K)``, summed over a row, averaged over rows."""
-    return (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
 
 
 class SplitModel(nn.Module):

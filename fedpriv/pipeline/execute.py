@@ -55,21 +55,13 @@ TOGETHER = 32
 
 @dataclass(frozen=True)
 class AttackContext:
-    """A source, what each attack is handed of it, and what attackers trained so far.
+    """A source, what each attack is handed of it, and what attackers trained so far."""
 
-    Attributes:
-        source: that is attacked.
-        plan: by which cases are built.
-        cases: by attack, what is collected so far.
-        trained: substitutes for extractors and decoders, which all attacks and controls share.
-        scorers: pools and their representations, which all scores share and no attack is handed.
-    """
-
-    source: Source
-    plan: AttackPlan
-    cases: dict[str, Case] = field(default_factory=dict)
-    trained: Trained = field(default_factory=Trained)
-    scorers: Trained = field(default_factory=Trained)
+    source: Source  # that is attacked
+    plan: AttackPlan  # by which cases are built
+    cases: dict[str, Case] = field(default_factory=dict)  # by attack
+    trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
+    scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
 
     def case_for(self, job: Job) -> Case:
         """Return the case that a job's attack is handed, built when it is first asked for."""
@@ -119,29 +111,47 @@ def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple
     return AttackContext(source, replace(plan, attacks={})).collected(), tuple(reasons.values())
 
 
-def attack_all(
+def run_plan(
     folder: Path,
     ground: AttackContext,
     *,
     command: str,
+    named: Collection[str] = (),
     listener: Listener = SILENT,
     refused: Callable[[str], None] = SILENT.say,
     pages: bool = True,
-) -> dict[Path, ReconstructionRecord]:
-    """Run every job of the plan that has no result yet, score it, and save it; return all records by folder."""
-    plan, results = ground.plan, dict[Path, ReconstructionRecord]()
+) -> tuple[dict[Path, ReconstructionRecord], dict[Path, InferenceResult]]:
+    """Run, score and save every attack and inference of a plan that has no result yet; return all records by folder."""
+    plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
-        directory = folder / job.folder
-        if is_attack_directory(directory):
-            results[directory] = load_metrics(directory)
+        home = folder / job.folder
+        if is_attack_directory(home):
+            records[home] = load_metrics(home)
             continue
         try:
-            results[directory] = run_job(directory, ground, job, command, listener, pages=pages)
+            records[home] = run_job(home, ground, job, command, listener, pages=pages)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
             refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
-    return results
+    for name, inference in plan.inferences.items():
+        home = folder / plan.folder(name)
+        if holds_scores(home):
+            scores[home] = load_scores(home)
+            continue
+        with listener.progress(f"{home.name} on {plan.target}"):
+            case = case_of(ground, plan, inference)
+            about = described(ground, name, inference, _card_of(ground, inference, case), command)
+            try:
+                scores[home] = scoring.evaluate(inference, case, about)
+            except UserError as error:
+                if name in named:
+                    raise
+                listener.say(f"left out: {error}")
+                continue
+            files.mark(home, "scores")
+            write_record(home, scores[home])
+    return records, scores
 
 
 def run_job(
@@ -169,15 +179,8 @@ def run_job(
     files.mark(directory, "attack")
     if pages:
         draw(AttackRecord(directory, reconstruction, control, truths, about, record))
-    save_attack(
-        directory,
-        reconstruction=reconstruction,
-        truths=truths,
-        about=about,
-        shuffled=control,
-        metrics=record,
-        judge=judge,
-    )
+    parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
+    save_attack(directory, **parts, about=about, metrics=record, judge=judge)
     return record
 
 
@@ -222,13 +225,8 @@ def with_fits(
     These are of the classes that the attack was given or recovered: what the client's labels say beyond that has no part. As
     it is where nothing leads from images to uploads.
     """
-    plan, targets, case, device, fits = (
-        ground.plan,
-        reconstruction.targets,
-        ground.case_for(job),
-        ground.source.device,
-        [],
-    )
+    plan, device, fits = ground.plan, ground.source.device, []
+    targets, case = reconstruction.targets, ground.case_for(job)
     for start in range(0, len(targets), TOGETHER):
         some = slice(start, start + TOGETHER)
         objective = job.attack.objective(_problem(ground, case, targets[some]))
@@ -321,56 +319,26 @@ def upload_facts(target: str, *, defended: bool = False) -> Upload:
 
 def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
     """Return the facts of a setting of a sweep for records; None where a plan is on none."""
-    if plan.reach is None or not isinstance(source, RunSource):
+    work = plan.reach
+    if work is None or not isinstance(source, RunSource):
         return None
     federation = source.federation
     sizes = max((step_sizes(federation, setup.client) for setup in federation.clients), key=sum)
-    return Reach(
-        setting=plan.reach.name,
-        label=plan.reach.label,
-        words=plan.reach.words,
-        place=plan.series.index(plan.reach),
-        series=tuple(work.label for work in plan.series),
-        steps=len(sizes),
-        images=sum(sizes),
-    )
+    place, series = plan.series.index(work), tuple(each.label for each in plan.series)
+    setting = {"setting": work.name, "label": work.label, "words": work.words}
+    return Reach(**setting, place=place, series=series, steps=len(sizes), images=sum(sizes))
 
 
 # ---------------------------------------------------------------- inferences
 
 
-def measure_all(
-    folder: Path, ground: AttackContext, *, command: str, named: Collection[str] = (), listener: Listener = SILENT
-) -> dict[Path, InferenceResult]:
-    """Run the plan's inferences, or read back what was saved; return the records by folder."""
-    plan, results = ground.plan, dict[Path, InferenceResult]()
-    for name, inference in plan.inferences.items():
-        home = folder / plan.folder(name)
-        if holds_scores(home):
-            results[home] = load_scores(home)
-            continue
-        with listener.progress(f"{home.name} on {plan.target}"):
-            case = case_of(ground, plan, inference)
-            rounds = 1 + len(case.earlier)
-            if inference.reads_every_round and case.told:
-                rounds = sum(plan.round is None or number <= plan.round for number in ground.source.rounds())
-            card = replace(
-                inference.card(plan.card, plan.target),
-                extractor=case.evidence.knowledge.card.extractor,
-                rounds_seen=rounds,
-            )
-            about = described(ground, name, inference, card, command)
-            try:
-                record = scoring.evaluate(inference, case, about)
-            except UserError as error:
-                if name in named:
-                    raise
-                listener.say(f"left out: {error}")
-                continue
-            files.mark(home, "scores")
-            write_record(home, record)
-            results[home] = record
-    return results
+def _card_of(ground: AttackContext, inference: Inference, case: InferenceCase) -> ThreatModel:
+    """Return the card of an inference with the extractor and the rounds that it had."""
+    plan, rounds = ground.plan, 1 + len(case.earlier)
+    if inference.reads_every_round and case.told:
+        rounds = sum(plan.round is None or number <= plan.round for number in ground.source.rounds())
+    extractor = case.evidence.knowledge.card.extractor
+    return replace(inference.card(plan.card, plan.target), extractor=extractor, rounds_seen=rounds)
 
 
 def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
@@ -394,22 +362,22 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
     source, card = ground.source, inference.card(plan.card, plan.target)
     try:
         case = _case(ground, plan, card, plan.round)
-    except UserError:
+    except UserError as first:
         without = replace(card, extractor="none")
-        if card == without or not _is_enough(inference, plan.target, without):
+        try:
+            inference.requirements_for(plan.target).refuse(inference.name, without)
+        except UserError:
+            raise first from None
+        if card == without:
             raise
         card, case = without, _case(ground, plan, without, plan.round)  # the checkpoint was not kept
     last = max(seen.round for seen in case.observations)
     earlier = _earlier(ground, plan, inference, last, card)
-    rounds = (
-        {last} | {seen.round for item in earlier for seen in item.observations} if inference.asks == "images" else ()
-    )
-    truth = source.holdings(rounds, {seen.client for seen in case.observations} if rounds else ())
-    if (
-        inference.asks == "images"
-        and not any(map(len, truth.held_out.values()))
-        and bool((truth.samples.labels < 0).any())
-    ):
+    of_images = inference.asks == "images"
+    rounds = {last} | {seen.round for item in earlier for seen in item.observations}
+    clients = {seen.client for seen in case.observations}
+    truth = source.holdings(rounds if of_images else (), clients if of_images else ())
+    if of_images and not any(map(len, truth.held_out.values())) and bool((truth.samples.labels < 0).any()):
         raise UserError(
             f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
         )
@@ -420,14 +388,6 @@ def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: in
     return build_case(ground.source, card, n_targets=EVERYTHING, seed=plan.seed, round_=number, trained=ground.trained)
 
 
-def _is_enough(inference: Inference, kind: str, card: ThreatModel) -> bool:
-    try:
-        inference.requirements_for(kind).refuse(inference.name, card)
-    except UserError:
-        return False
-    return True
-
-
 def _earlier(
     ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: ThreatModel
 ) -> tuple[Case, ...]:
@@ -435,9 +395,7 @@ def _earlier(
     if not inference.uses_rounds_on(plan.target):
         return ()
     most = (plan.rounds_seen or inference.rounds_on(plan.target, plan.card)) - 1
-    if (
-        plan.target in ANSWERS
-    ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at
+    if plan.target in ANSWERS:  # nothing of earlier rounds but the uploads is looked at
         card = replace(card, extractor="none")
     result = []
     for number in [item for item in ground.source.usable_rounds(card) if item < last][-most:] if most else ():

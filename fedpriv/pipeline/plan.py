@@ -23,15 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """Local work of a round.
+    """Local work of a round: one step, or a client's own training on all its images."""
 
-    Attributes:
-        images: of its one step; None for a client's own training: all its images, in batches as large as the run says.
-        epochs: of a client's own training.
-    """
-
-    images: int | None = None
-    epochs: int = 1
+    images: int | None = None  # of the one step; None for a client's own training, in batches as large as the run says
+    epochs: int = 1  # of a client's own training
 
     @property
     def name(self) -> str:
@@ -55,19 +50,12 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack as it is run.
+    """One attack as it is run."""
 
-    Attributes:
-        name: the attack's.
-        attack: the attack with its options.
-        control: whether shuffled uploads are attacked too.
-        suffix: what the folder of its result is called besides, of a setting of local work but the first.
-    """
-
-    name: str
-    attack: Attack
-    control: bool = True
-    suffix: str = ""
+    name: str  # the attack's
+    attack: Attack  # with its options
+    control: bool = True  # shuffled uploads are attacked too
+    suffix: str = ""  # of the name of its folder, of a setting of local work but the first
 
     @property
     def folder(self) -> str:
@@ -77,41 +65,23 @@ class Job:
 
 @dataclass(frozen=True)
 class AttackPlan:
-    """A target, the attacks on it, the knowledge they have, and the conduct of the suite.
+    """A target, the attacks on it, the knowledge they have, and the conduct of the suite."""
 
-    Attributes:
-        target: kind of upload.
-        attacks: that return images, by name, with their options.
-        card: the grants.
-        inferences: attacks that return scores, likewise; they run beside the others.
-        n_targets: targets at most; None for each attack's own number.
-        seed: of targets, attacks and scores.
-        round: whose uploads are attacked; None for the last stored.
-        rounds_seen: rounds that attacks across rounds use; None for all that are stored.
-        control: whether shuffled uploads (the negative control) are attacked too.
-        chunk_rows: rows at a time.
-        device: a name of ``--device``.
-        download: fetch the data set where it is missing.
-        redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
-        numerics: precision of searches, and whether their networks are compiled.
-        reach: of several settings of local work, ``series``, the one that this plan is on; None without.
-    """
-
-    target: str
-    attacks: Mapping[str, Attack]
-    card: ThreatModel
-    inferences: Mapping[str, Inference] = field(default_factory=dict)
-    n_targets: int | None = None
-    seed: int = 0
-    round: int | None = None
-    rounds_seen: int | None = None
-    control: bool = True
-    chunk_rows: int | None = None
-    device: str = "auto"
-    download: bool = False
-    redact: str = "none"
-    numerics: Numerics = field(default_factory=Numerics)
-    reach: LocalWork | None = None
+    target: str  # kind of upload
+    attacks: Mapping[str, Attack]  # that return images, by name, with their options
+    card: ThreatModel  # the grants
+    inferences: Mapping[str, Inference] = field(default_factory=dict)  # attacks that return scores
+    n_targets: int | None = None  # at most; None for each attack's own number
+    seed: int = 0  # of targets, attacks and scores
+    round: int | None = None  # whose uploads are attacked; None for the last stored
+    rounds_seen: int | None = None  # that attacks across rounds use; None for all that are stored
+    control: bool = True  # shuffled uploads are attacked too
+    chunk_rows: int | None = None  # rows at a time
+    device: str = "auto"  # a name of ``--device``
+    download: bool = False  # fetch the data set where it is missing
+    redact: str = "none"  # rule by which images are kept out of what is stored and drawn
+    numerics: Numerics = field(default_factory=Numerics)  # of searches
+    reach: LocalWork | None = None  # of several settings of local work, ``series``, the one that this plan is on
     series: tuple[LocalWork, ...] = ()
 
     @property
@@ -210,21 +180,18 @@ def granted(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the attacks whose needs the card meets, and a line for each that is missed."""
     kept: dict[str, Any] = {}
-    refusals: list[UserError] = []
     left_out: list[str] = []
     for name, made in chosen.items():
         needs = made.requirements_for(target)
         try:
             needs.refuse(name, replace(card, rounds_seen=rounds_seen or needs.min_rounds))
+            kept[name] = made
         except UserError as error:
             if name in named:
                 raise
-            refusals.append(error)
             left_out.append(str(error))
-        else:
-            kept[name] = made
     if not kept:
-        raise refusals[0]
+        raise UserError(left_out[0])
     return kept, left_out
 
 
@@ -260,17 +227,9 @@ def with_settings(
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return attacks by name, made with their own options."""
     from fedpriv.attacks import ATTACKS
-
-    return {
-        name: build_attack(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names
-    }
-
-
-def build_attack(kind: type[Any], options: Mapping[str, Any], where: str) -> Any:
-    """Return an attack made with its own options; arguments and errors as :func:`build_attacks` has them."""
     from fedpriv.util.config import parse
 
-    return parse(kind, options, where)
+    return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
 
 
 def options_by_attack(
@@ -299,9 +258,8 @@ def options_by_attack(
             for name in takers:
                 result[name][key] = value
     for name in scoped:
-        where = "attack_option"
         if name not in names:
-            raise UserError(f"{where} {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}")
+            raise UserError(f"attack_option {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}")
         if not isinstance(tree[name], dict):
             raise UserError(f"attack_option={shown({name: tree[name]})}: expected {name}.KEY=VALUE")
         result[name] |= tree[name]
@@ -334,17 +292,11 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
 
 @dataclass(frozen=True)
 class AdaptedSuite:
-    """Attacks, and the options that adapt them.
+    """Attacks, and the options that adapt them."""
 
-    Attributes:
-        names: of attacks, those that run without a defense first.
-        options: by attack, beneath whatever a user gives.
-        lines: one for each defense, on what was added for it.
-    """
-
-    names: tuple[str, ...]
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
+    names: tuple[str, ...]  # of attacks, those that run without a defense first
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by attack, beneath whatever a user gives
+    lines: tuple[str, ...] = ()  # one for each defense, on what was added for it
 
 
 def adapted_suite(

@@ -36,17 +36,16 @@ MOST_OF_SEVERAL_STEPS: Final = 10
 
 def rounding_as_given(upload: Raw) -> Rounding:
     """Return the rounding of an upload as it was handed in."""
+    values: Iterable[object] = ()
     if isinstance(upload, Update):
-        return Rounding(weights=max(rounding_of(_floats(upload.after.values())).values, 2.0**-24))
-    if isinstance(upload, Gradient):
-        return rounding_of(_floats(upload.values.values() if isinstance(upload.values, Mapping) else upload.values))
-    return rounding_of(_floats(value for payload in upload for value in payload.tensors().values()))
-
-
-def _floats(values: Iterable[object]) -> list[Tensor]:
-    """Return the tensors and arrays of floats among some values."""
+        values = upload.after.values()
+    elif isinstance(upload, Gradient):
+        values = upload.values.values() if isinstance(upload.values, Mapping) else upload.values
+    else:
+        values = [value for payload in upload for value in payload.tensors().values()]
     tensors = [torch.as_tensor(value) for value in values if isinstance(value, (Tensor, np.ndarray))]
-    return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+    rounding = rounding_of([tensor.detach() for tensor in tensors if tensor.is_floating_point()])
+    return Rounding(weights=max(rounding.values, 2.0**-24)) if isinstance(upload, Update) else rounding
 
 
 def premise_of(source: ExternalSource) -> Premise:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.inference.base import Inference
-from fedpriv.pipeline.execute import AttackContext, attack_all, measure_all, open_run
+from fedpriv.pipeline.execute import AttackContext, open_run, run_plan
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.sources.run import RunSource
@@ -71,8 +71,7 @@ def perform(part: Part, listener: Relay) -> None:
     if part.run not in _OPEN:
         _OPEN[part.run], _ = open_run(part.run, part.plan)
     ground = replace(_OPEN[part.run], plan=part.plan)
-    attack_all(part.folder, ground, command=part.command, listener=listener)
-    measure_all(part.folder, ground, command=part.command, named=part.named, listener=listener)
+    run_plan(part.folder, ground, command=part.command, named=part.named, listener=listener)
 
 
 def parts_of(plan: AttackPlan) -> list[AttackPlan]:

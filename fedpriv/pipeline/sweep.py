@@ -105,20 +105,22 @@ def sweep(
     """
     if not series:
         return (config,), (plan,)
-    runs = [_settled(config, work, settings) for work in series]
-    return tuple(run for run, _ in runs), sweep_plans(plan, [work for _, work in runs], named, settings)
-
-
-def _settled(config: RunConfig, work: LocalWork, settings: Mapping[str, Any]) -> tuple[RunConfig, LocalWork]:
-    """Return a run of one setting, and the setting with the epochs that it has."""
     from fedpriv.federation.method import LocalTraining
 
-    if work.images is not None:
-        return replace(config, training=replace(config.training, batch_size=work.images, max_steps=1, epochs=1)), work
     epochs = settings.get("epochs") or LocalTraining().epochs
     size = settings.get("batch_size") or LocalTraining().batch_size
-    training = replace(config.training, batch_size=size, max_steps=None, epochs=epochs)
-    return replace(config, training=training), replace(work, epochs=epochs)
+    works = [work if work.images else replace(work, epochs=epochs) for work in series]
+    trainings = [
+        replace(
+            config.training,
+            batch_size=work.images or size,
+            max_steps=1 if work.images else None,
+            epochs=work.epochs,
+        )
+        for work in works
+    ]
+    runs = tuple(replace(config, training=training) for training in trainings)
+    return runs, sweep_plans(plan, works, named, settings)
 
 
 def sweep_plans(
@@ -143,7 +145,7 @@ def sweep_plans(
         replace(
             plan,
             attacks={
-                name: made if _names_budget(made, settings) else _shared(made, work, alone=len(series) == 1)
+                name: _shared(made, work, settings, alone=len(series) == 1)
                 for name, made in plan.attacks.items()
                 if runs(name, index, work)
             },
@@ -155,17 +157,15 @@ def sweep_plans(
     )
 
 
-def _names_budget(made: Attack, settings: Mapping[str, Any]) -> bool:
-    if made.budget is None or settings.get("iterations") is not None:
-        return True
+def _shared(made: Attack, work: LocalWork, settings: Mapping[str, Any], *, alone: bool) -> Attack:
+    """Return an attack with its share of the budget at a setting; as it is where it has none or somebody named it."""
     given = mapping("attack_option", settings.get("attack_option", ()))
     current = given.get(made.name)
-    return made.budget in given or (isinstance(current, dict) and made.budget in current)
-
-
-def _shared(made: Attack, work: LocalWork, *, alone: bool) -> Attack:
+    named = made.budget in given or (isinstance(current, dict) and made.budget in current)
+    if made.budget is None or named or settings.get("iterations") is not None:
+        return made
     part = divisor(work, classes=made.unit == "class") * (1 if alone else GIVING.get(made.name, 1))
-    return replace(made, **{str(made.budget): max(1, int(getattr(made, str(made.budget))) // part)})
+    return replace(made, **{made.budget: max(1, int(getattr(made, made.budget)) // part)})
 
 
 def divisor(work: LocalWork, *, classes: bool = False) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.report import write_report
-from fedpriv.pipeline.execute import AttackContext, attack_all, check, measure_all
+from fedpriv.pipeline.execute import AttackContext, check, run_plan
 from fedpriv.pipeline.plan import (
     AttackPlan,
     adapted_suite,
@@ -47,8 +47,7 @@ def attack_source(
         listener.say(line)
     command = listener.command or source.command
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        records = attack_all(folder, ground, command=command, listener=listener, pages=pages)
-        scores = measure_all(folder, ground, command=command, named=named, listener=listener)
+        records, scores = run_plan(folder, ground, command=command, named=named, listener=listener, pages=pages)
         if pages:
             write_report(list(records), folder, list(scores))
     if ground.premise is not None and ground.premise.status == "not checkable":
@@ -84,8 +83,8 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
     }
     if early and (named or len(early) == len(built)):
         raise UserError(next(iter(early.values())))
-    there = {name: made for name, made in built.items() if name not in early}
-    chosen, refusals = granted(there, named, target, card, rounds_seen)
+    built = {name: made for name, made in built.items() if name not in early}
+    chosen, refusals = granted(built, named, target, card, rounds_seen)
     notices = [*(f"left out: {line}" for line in (*early.values(), *refusals)), *suite.lines]
     if control and source.summed:
         notices.append("no negative control: the server sees one sum, in which every client's upload is")

@@ -26,8 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inference.update_scores import training_of
-from fedpriv.attacks.inputs.extractors import represent
-from fedpriv.attacks.inputs.targets import Said
+from fedpriv.attacks.inputs.targets import Said, represent
 from fedpriv.scoring.floors import SHUFFLED
 from fedpriv.scoring.inference_case import InferenceCase, Ranked
 from fedpriv.scoring.intervals import Values

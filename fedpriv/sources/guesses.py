@@ -7,6 +7,7 @@ which images of the pool are nearest to it, and scores keep that apart from what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
-from fedpriv.attacks.features.unmixing import prior_of_images, prior_of_others
+from fedpriv.attacks.features.posterior import prior_of_images
 from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
 from fedpriv.sources.case import Case
@@ -26,6 +27,9 @@ NEAREST = 64
 
 MOST_OTHERS = 60
 """Other clients' mixtures, of the newest rounds, that a class's vector is solved for from."""
+
+_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
+"""Tried where mixtures are solved for classes."""
 
 _CHUNK = 256
 
@@ -68,16 +72,14 @@ def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None
 
 def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -> dict[str, Tensor]:
     """Return guesses at every class of a client ``(C, d)``, or at all classes together ``(1, d)``, by name."""
-    n_classes = case.knowledge.n_classes
+    n_classes, tables = case.knowledge.n_classes, dict[str, Tensor]()
     current = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
     # Where the server sees sums, everybody's upload is the one sum, and the target's own is in it.
     others = [o for o in case.observations if o.client != current.client and o.upload is not current.upload]
     seen = _seen(others, target.round, n_classes)
-    tables: dict[str, Tensor] = {}
-    if features is not None:
-        known = pool.guess_labels >= 0
-        if bool(known.any()):
-            tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
+    known = pool.guess_labels >= 0
+    if features is not None and bool(known.any()):
+        tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
     rows, mixing = _head_rows(current), torch.eye(n_classes) if seen.mixing is None else seen.mixing
     vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
     if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
@@ -99,17 +101,11 @@ def _scaled_rows(vectors: Tensor, mixing: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Vectors in other clients' uploads.
+    """Vectors in other clients' uploads."""
 
-    Attributes:
-        vectors: ``(K, d)``.
-        mixing: ``(K, C)`` their weights by class; None where the uploads say nothing of classes.
-        by_class: ``(C, d)`` what they say of each class.
-    """
-
-    vectors: Tensor
-    mixing: Tensor | None
-    by_class: Tensor
+    vectors: Tensor  # ``(K, d)``
+    mixing: Tensor | None  # ``(K, C)`` their weights by class; None where the uploads say nothing of classes
+    by_class: Tensor  # ``(C, d)`` as they say of each class
 
 
 def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
@@ -131,6 +127,30 @@ def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
         return _Seen(by_class[labels.unique()], torch.eye(n_classes)[labels.unique()], by_class)
     mixing = torch.stack(there).float().cpu()
     return _Seen(vectors, mixing, prior_of_others(vectors, mixing))
+
+
+def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
+    """Return prototypes ``(C, d)`` that uploads ``(K, d)`` of other clients, with weights ``(K, C)``, have in common.
+
+    Ridge regression towards the uploads' mean, with the ridge that predicts each upload best from the others.
+    """
+    uploads, mixing = features.double(), weights.double()
+
+    def solved(rows: Tensor, ridge: float) -> Tensor:
+        start = uploads[rows].mean(0).expand(mixing.shape[1], -1)
+        if math.isinf(ridge):
+            return start
+        mixed = mixing[rows]
+        gram = mixed @ mixed.T + ridge * torch.eye(len(mixed), dtype=mixed.dtype)
+        result: Tensor = start + mixed.T @ torch.linalg.solve(gram, uploads[rows] - mixed @ start)
+        return result
+
+    every = torch.arange(len(uploads))
+
+    def error(ridge: float) -> float:
+        return sum(float((mixing[k] @ solved(every != k, ridge) - uploads[k]).square().sum()) for k in every)
+
+    return solved(every, min(_RIDGES, key=error) if len(uploads) > 2 else math.inf).float()
 
 
 def _head_rows(observation: Observation) -> Tensor | None:

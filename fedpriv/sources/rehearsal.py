@@ -22,19 +22,12 @@ _MOST_OF_A_CLASS = 1 << 12
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together.
-
-    Attributes:
-        pipeline: the defenses.
-        message: the upload as it was sent.
-        place: of the attacked payload in the message.
-        sender: the client, as far as the server knows it.
-    """
+    """The defenses of one upload, on other rows: as many at a time as it holds, because some go by all rows together."""
 
     pipeline: DefensePipeline
-    message: Message
-    place: int
-    sender: Sender
+    message: Message  # the upload as it was sent
+    place: int  # of the attacked payload in the message
+    sender: Sender  # the client, as far as the server knows it
 
     @property
     def payload(self) -> Payload:
@@ -81,24 +74,20 @@ def changes_uploads(pipeline: DefensePipeline) -> bool:
     return changing and pipeline.server_view == "each"
 
 
-def _place(seen: Observation, kind: str) -> int | None:
-    return next((index for index, payload in enumerate(seen.upload) if payload.kind == kind), None)
-
-
 def sends_weights(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> bool:
     """True if defenses send weights of the kind and shapes that were seen; arguments as of :func:`rehearsed`."""
-    position = _place(seen, kind)
-    if position is None:
-        return False
     nobody = torch.zeros(0, dtype=torch.int64)  # what defenses do to weights does not depend on whose they are
     sent = pipeline.upload(seen.upload, Sender(seen.round, seen.client, n_classes, nobody, seen.broadcast, rounds), 0)
-    shapes = [{n: value.shape for n, value in entry.parameters().items()} for entry in sent if entry.kind == kind]
-    return shapes == [{name: value.shape for name, value in seen.upload[position].parameters().items()}]
+    before, after = (
+        [{n: value.shape for n, value in entry.parameters().items()} for entry in message if entry.kind == kind][:1]
+        for message in (seen.upload, sent)
+    )
+    return bool(before) and before == after
 
 
 def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes: int, rounds: int) -> Rehearsed | None:
     """Return the defenses of an upload, for other rows; None where they hold some back or make another kind of it."""
-    position = _place(seen, kind)
+    position = next((index for index, payload in enumerate(seen.upload) if payload.kind == kind), None)
     if position is None or not len(seen.upload[position].rows()):
         return None
     payload, many = seen.upload[position], 1

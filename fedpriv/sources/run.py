@@ -42,19 +42,13 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
 
 
 class RunSource(Source):
-    """One kind of upload of a finished run.
-
-    Attributes:
-        run: its directory.
-        federation: prepared again from its configuration.
-    """
+    """One kind of upload of a finished run, whose federation was prepared again from its configuration."""
 
     def __init__(self, run: RunDirectory, federation: Federation, kind: str) -> None:
         if kind not in federation.uploads:
             sent = ", ".join(federation.uploads) or "nothing"
-            raise UserError(
-                f"{run.path}: clients of {federation.method.name!r} upload no {kind!r}; they upload: {sent}"
-            )
+            who = f"clients of {federation.method.name!r}"
+            raise UserError(f"{run.path}: {who} upload no {kind!r}; they upload: {sent}")
         first = federation.clients[0]
         self.run, self.federation, self.kind = run, federation, kind
         self.image_shape, self.n_classes = first.blueprint.image_shape, first.n_classes
@@ -101,19 +95,18 @@ class RunSource(Source):
         sent = NETWORKS.first(seen.upload)
         if not isinstance(sent, Model) or NETWORKS.first(seen.broadcast) is not None:
             return ()
-        before = [
-            line.round for line in self.run.rounds() if line.round < seen.round and seen.client in line.participants
-        ]
-        if not before:
+        lines = [line for line in self.run.rounds() if line.round < seen.round and seen.client in line.participants]
+        if not lines:
             state = self.federation.initial_state(seen.client)
             return (Model({name: state[f"model.{name}"] for name in sent.state}),)
-        if seen.client not in self.rounds().get(before[-1], ()):
+        before = lines[-1].round
+        if seen.client not in self.rounds().get(before, ()):
             raise UserError(
                 f"{self}: clients of {self.federation.method.name!r} go on from their own weights, which the server knows "
-                f"from the upload before; that of round {before[-1]} is not stored: attack round 1, or train "
+                f"from the upload before; that of round {before} is not stored: attack round 1, or train "
                 f"with capture='all'"
             )
-        last = NETWORKS.first(self.upload(before[-1], seen.client))
+        last = NETWORKS.first(self.upload(before, seen.client))
         return () if last is None else (last,)
 
     def view(
@@ -183,24 +176,23 @@ class RunSource(Source):
         it. Of the update of a layer it is the state at the start of the round, after its broadcast, where the round was one
         step; otherwise the extractor moved, and the state at the end stands for it.
         """
-        why = f"a white-box extractor of round {round_} needs its checkpoint"
-        if self.kind not in LAYERS:
-            return self._kept(round_, client, why)
         federation = self.federation
-        several = any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients)
-        number = round_ if several else round_ - 1
-        why = f"a white-box extractor for the update of round {round_} needs the checkpoint of round {number}"
-        if several:
-            return self._kept(number, client, why)
-        before = self._kept(number, client, why) if number else federation.initial_state(client)
+        steps = (
+            [len(step_sizes(federation, setup.client)) for setup in federation.clients] if self.kind in LAYERS else []
+        )
+        single = set(steps) == {1}
+        number, kept = round_ - single, self.run.checkpointed_rounds()
+        if number and number not in kept:
+            there = ", ".join(map(str, kept)) or "none"
+            raise UserError(
+                f"{self}: a white-box extractor of round {round_} needs the checkpoint of round {number}; kept: {there} "
+                f"(train with keep={shown([number])})"
+            )
+        state = self.run.client_state(number, client) if number else federation.initial_state(client)
+        if not single:
+            return state
         broadcast = self.run.message(self.run.broadcast_path(round_))
-        return federation.method.apply_broadcast(federation.clients[client], before, broadcast)
-
-    def _kept(self, number: int, client: int, why: str) -> State:
-        if number not in self.run.checkpointed_rounds():
-            there = ", ".join(map(str, self.run.checkpointed_rounds())) or "none"
-            raise UserError(f"{self}: {why}; kept: {there} (train with keep={shown([number])})")
-        return self.run.client_state(number, client)
+        return federation.method.apply_broadcast(federation.clients[client], state, broadcast)
 
     def protocol(self, clients: Collection[int]) -> BatchFacts | None:
         federation = self.federation

@@ -38,21 +38,15 @@ def stratum(n_c: int) -> str:
 
 @dataclass(frozen=True)
 class Holdings:
-    """All images there are, and whose they are: the truth that inferences are scored against.
+    """All images there are, and whose they are, by client and index: the truth that inferences are scored against."""
 
-    Attributes:
-        samples: those of clients, and those that nobody has; no image twice.
-        train: client -> indices ``(n,)`` of its training images.
-        used: client -> those of them that went into the attacked upload; of a client that is not there all did.
-        held_out: client -> indices of its own images that it did not train on; empty where nobody brings any.
-        device: where candidates are handed over.
-    """
-
-    samples: Samples
-    train: Mapping[int, Index]
-    used: Mapping[int, Index] = field(default_factory=dict)
-    held_out: Mapping[int, Index] = field(default_factory=dict)
-    device: torch.device = torch.device("cpu")
+    samples: Samples  # those of clients, and those that nobody has; no image twice
+    train: Mapping[int, Index]  # each client's training images
+    used: Mapping[int, Index] = field(
+        default_factory=dict
+    )  # those that went into the upload; all of a client not there
+    held_out: Mapping[int, Index] = field(default_factory=dict)  # the client's images that it did not train on
+    device: torch.device = torch.device("cpu")  # where candidates are handed over
 
     def labels(self, client: int) -> Tensor:
         """Return the classes ``(n,)`` of a client's training images."""
@@ -63,21 +57,14 @@ class Holdings:
 class Pool:
     """Images in [0, 1] that a client's targets had nothing to do with, in two parts that share none.
 
-    A guess made of an image that is a decoy as well would sit nearer to that decoy than to the truth.
-
-    Attributes:
-        guesses: ``(p, c, h, w)``, p >= 1: what guesses and the comparison sets of T2 are made of.
-        guess_labels: ``(p,)`` int64; -1 where the class is not known.
-        decoys: ``(q, c, h, w)``: the images that a true one is ranked among.
-        decoy_labels: ``(q,)`` int64.
-        alike: whether chance alone decided which images of a class the client holds and which are decoys, so that without
-            the upload any of them is as likely as another to be nearest to a guess.
+    A guess made of an image that is a decoy too would sit nearer to that decoy than to the truth. ``alike``: chance alone
+    decided which images of a class the client holds and which are decoys, so that any is as likely without the upload.
     """
 
-    guesses: Tensor
-    guess_labels: Tensor
-    decoys: Tensor
-    decoy_labels: Tensor
+    guesses: Tensor  # ``(p, c, h, w)``, p >= 1: what guesses are made of
+    guess_labels: Tensor  # ``(p,)`` int64; -1 where the class is not known
+    decoys: Tensor  # ``(q, c, h, w)``: the images that a true one is ranked among
+    decoy_labels: Tensor  # ``(q,)`` int64
     alike: bool = False
 
     def __post_init__(self) -> None:
@@ -128,11 +115,9 @@ class Pool:
 
     def to_cpu(self) -> Pool:
         """Return the same on the CPU."""
-        tensors = (self.guesses, self.guess_labels, self.decoys, self.decoy_labels)
-        if all(value.device.type == "cpu" for value in tensors):
+        if self.guesses.device.type == "cpu":
             return self
-        guesses, guess_labels, decoys, decoy_labels = (value.cpu() for value in tensors)
-        return Pool(guesses, guess_labels, decoys, decoy_labels, self.alike)
+        return Pool(self.guesses.cpu(), self.guess_labels.cpu(), self.decoys.cpu(), self.decoy_labels.cpu(), self.alike)
 
 
 def refuse_no_images(name: str, images: Tensor, labels: Tensor, *, least: int = 1) -> None:
@@ -155,12 +140,8 @@ def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 10
 
     The mean of -10 log10 MSE(g, x_i) is stationary where g is the mean of x_i weighted in proportion to 1 / MSE(g, x_i).
     Starting at the mean, weights and image are computed in turn until no pixel moves by more than 1e-4. No MSE counts as
-    less than a hundredth of their mean, so that an image does not draw the guess onto itself alone.
-
-    Args:
-        images: ``(n, c, h, w)`` in [0, 1], n >= 1.
-        shares: ``(n,)`` weights of the images in that mean; equal ones where None.
-        most: rounds at most.
+    less than a hundredth of their mean, so that an image does not draw the guess onto itself alone. ``shares`` ``(n,)`` are
+    weights of the images in that mean.
     """
     flat = images.flatten(1).double()
     current = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()
@@ -200,24 +181,20 @@ class Truth:
         members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
             images of the class for a prototype, all the client's images for an entangled representation, the n images
             of the batch for a gradient. Private.
-        weights: ``(m,)`` >= 0, summing to one: each member's share in the upload.
-        labels: ``(m,)`` int64 classes of the members. Private.
-        pool: auxiliary images, drawn by seed. Baselines and decoys are made of these alone.
-        feature: ``(d,)`` the true representation that an attack with linear algebra tries to recover, or None.
-        told: whether threat model or upload give the attacker the members' classes; a guess may use them only then.
         nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the images whose representations are nearest to the
             uploaded vector, the nearest first; None where the upload holds no vector, or no extractor is granted.
-        vectors: guesses ``(d,)`` at ``feature`` by name, made without the target's own upload.
     """
 
     members: Tensor
-    weights: Tensor
-    labels: Tensor
-    pool: Pool
-    feature: Tensor | None = None
-    told: bool = True
+    weights: Tensor  # ``(m,)`` >= 0, summing to one: each member's share in the upload
+    labels: Tensor  # ``(m,)`` int64 classes of the members. Private
+    pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
+    feature: Tensor | None = (
+        None  # ``(d,)`` the true representation that an attack with linear algebra tries to recover
+    )
+    told: bool = True  # threat model or upload give the attacker the members' classes
     nearest: Tensor | None = None
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
     def __post_init__(self) -> None:
         refuse_no_images("truth.members", self.members, self.labels)

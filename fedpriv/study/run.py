@@ -17,7 +17,7 @@ from fedpriv.pages.runs_report import PAGE, write_runs_report
 from fedpriv.pages.study_files import SHARDS, accounts, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_report import write_study_report
-from fedpriv.pipeline.execute import attack_all, measure_all, open_run
+from fedpriv.pipeline.execute import open_run, run_plan
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.study import folder as study_folder
 from fedpriv.study.cells import Cell, Execution, lay_out
@@ -257,8 +257,7 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         run, plan, home = folder / "runs" / cell.run, cell.plans[number], folder / cell.homes[number]
         with _noting(account, cell, errors), folders.held(run):
             ground, _ = open_run(run, plan, plan.attacks if cell.named else ())
-            attack_all(home, ground, command=command)
-            measure_all(home, ground, command=command, named=plan.inferences if cell.named else ())
+            run_plan(home, ground, command=command, named=plan.inferences if cell.named else ())
         seconds, spent = time.perf_counter() - began, row.seconds
         if not errors:
             spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})

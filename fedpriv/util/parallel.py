@@ -46,6 +46,9 @@ class Listener:
 SILENT = Listener()
 
 
+Hear = Callable[..., None] | None
+"""What is done with news from jobs."""
+
 J = TypeVar("J")
 R = TypeVar("R")
 
@@ -102,14 +105,7 @@ class Pool:
     processes say and tell is handed on; their progress is not.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        patience: float = 0.0,
-        *,
-        listener: Listener = SILENT,
-        hear: Callable[..., None] | None = None,
-    ) -> None:
+    def __init__(self, workers: int, patience: float = 0.0, *, listener: Listener = SILENT, hear: Hear = None) -> None:
         """Make a pool; its processes start when they are first needed, and end with the ``with`` block."""
         self._workers = 1 if "__main__" in allowed() else workers
         self._ripe = time.monotonic() + patience

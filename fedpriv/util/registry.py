@@ -34,6 +34,8 @@ class Registry(Mapping[str, str]):
         self._adopted: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
+        if not isinstance(name, str):  # whatever a file or a caller gave
+            raise KeyError(name)
         if is_reference(name):
             return name
         known = self.builtins.get(name) or self._adopted.get(name)

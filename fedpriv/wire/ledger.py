@@ -74,24 +74,13 @@ def entries(message: Message, round_: int, client: int, direction: Direction) ->
     return results
 
 
-@dataclass(frozen=True)
-class Item:
-    """One kind of tensor of a planned round, all clients together: ``kind.field``, and bytes of a scalar."""
-
-    direction: Direction
-    name: str
-    scalars: int
-    in_paper_count: bool = True
-    itemsize: int = 4
-
-    @property
-    def bytes(self) -> int:
-        """Number of bytes."""
-        return self.scalars * self.itemsize
+def planned(direction: Direction, name: str, scalars: int, counted: bool, itemsize: int) -> Entry:
+    """Return one kind of tensor of a planned round, all clients together."""
+    return Entry(0, 0, direction, name, (scalars,), "", itemsize, counted)
 
 
-def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
-    """Return ``{"paper": Count, "full": Count}`` summed over entries, or over a planned round's items."""
+def count(rows: Iterable[Entry]) -> dict[str, Count]:
+    """Return ``{"paper": Count, "full": Count}`` summed over entries, also planned ones."""
     totals = {"paper": Count(), "full": Count()}
     for row in rows:
         counted = Count(**{f"{row.direction}_scalars": row.scalars, f"{row.direction}_bytes": row.bytes})

@@ -8,7 +8,7 @@ from compare import expect_same
 from defense_cases import build
 from federations import CPU, small, trained_small
 
-from fedpriv.attacks.features.rounds import AllRoundsInversion
+from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
@@ -108,13 +108,6 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     asked = {"n_targets": 6, "seed": 0}
     evidence = build_case(RunSource(run, prepared, "representation"), card, AllRoundsInversion(iterations=5), **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
-    for target, truth in zip(
-        evidence.targets, RunSource(run, prepared, "representation").truths(evidence.targets, seed=0), strict=True
-    ):
-        for t in (1, 2):
-            own = next(o for o in evidence.observations if (o.round, o.client) == (t, target.client)).upload[0]
-            found = evidence.knowledge.earlier[t, target.client](truth.members)[0]
-            assert torch.allclose(found, own.features[target.index], atol=1e-4)
     found = AllRoundsInversion(iterations=5)(
         evidence.observations, evidence.knowledge, evidence.targets, seed=0, device=CPU
     )

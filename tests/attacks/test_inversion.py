@@ -1,4 +1,4 @@
-"""Inversion of vectors: controls, composition over clients, independence of chunks, and what is refused."""
+"""Inversion of vectors: controls, independence of chunks, what is refused, and vectors that defenses changed."""
 
 import pytest
 import torch
@@ -7,11 +7,22 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.targets import list_targets, target_feature
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.attacks.search.objectives import relative_feature_distance
+from fedpriv.attacks.search.objectives import (
+    DISTANCES,
+    direction_distance,
+    nonzero_distance,
+    pruned_distance,
+    relative_feature_distance,
+)
+from fedpriv.defenses.compress import pruned
+from fedpriv.defenses.mechanisms import one_block
+from fedpriv.defenses.noise import clip_rows
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.kinds import CLASS_MEANS
@@ -101,9 +112,6 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
         expect_rows_close(parts.chosen, whole.chosen, 0)
 
 
-"""Four starts of 3 steps, two of them up to 9, and one of all 25, where three steps are enough to tell starts apart."""
-
-
 def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
     observations = seen_by_server(extractor, digits[0][:3], digits[1][:3])
     found = attack_all(DipInversion(iterations=30, restarts=2), observations, knowledge_of(extractor))
@@ -112,19 +120,6 @@ def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
     torch.testing.assert_close(distance, chosen, rtol=1e-4, atol=1e-7)
     expect_same(found.objective.min(1).values, chosen)
     expect_same(found.converged, chosen < DipInversion().fits)
-
-
-def test_every_client_is_met_with_its_own_extractor(digits, extractor):
-    """Two clients with different extractors, their targets in mixed order."""
-    narrow = nn.Sequential(nn.Flatten(), nn.Linear(64, 5)).requires_grad_(False)
-    images, labels = digits[0][:2], digits[1][:2]
-    own = {0: extractor, 1: lambda x: functional.pad(narrow(x), (0, 59))}
-    first, second = (Observation(0, client, (Representations(own[client](images), labels),), ()) for client in own)
-    targets = (TargetId(0, 1, 0), TargetId(0, 0, 1), TargetId(0, 1, 1))
-    knowledge = Knowledge(ThreatModel(), SHAPE, 10, extractors=own)
-    found = PixelInversion(iterations=50)((first, second), knowledge, targets, seed=0, device=CPU)
-    single = PixelInversion(iterations=50)((second,), knowledge, targets[2:], seed=0, device=CPU)
-    torch.testing.assert_close(found.images[2], single.images[0], rtol=0, atol=1e-3)
 
 
 def test_targets_are_read_from_the_upload():
@@ -163,3 +158,103 @@ def test_total_variation_by_hand():
     # Roots of 1 + 0.25 and 0.25, then differences down and across the edges that are not there.
     expected = (1.25**0.5 + 0.25**0.5) / 4
     torch.testing.assert_close(total_variation(image), torch.tensor([expected]), rtol=0, atol=1e-3)
+
+
+# ---------------------------------------------------------------- vectors that were clipped, pruned or sent in part
+
+
+def test_distances_by_hand():
+    found, wanted = torch.tensor([[3.0, 4.0, 1.0]]), torch.tensor([[6.0, 8.0, 0.0]])
+    assert nonzero_distance(found, wanted).item() == pytest.approx(25 / 100)
+    # The entry that was dropped may be anything up to 6.
+    assert pruned_distance(found, wanted).item() == pytest.approx(25 / 100)
+    assert pruned_distance(torch.tensor([[6.0, 8.0, -9.0]]), wanted).item() == pytest.approx(9 / 100)
+    cosine = (18 + 32) / (26**0.5 * 10)
+    assert direction_distance(found, wanted).item() == pytest.approx(2 - 2 * cosine, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_the_vector_itself_is_at_distance_zero_and_others_are_not(name):
+    draw = torch.Generator().manual_seed(0)
+    clean, other = torch.randn(4, 16, generator=draw), torch.randn(4, 16, generator=draw)
+    changed = {
+        "vector": clean,
+        "direction": clip_rows(clean, 0.5),
+        "nonzero": one_block(clean, 4, 1),
+        "pruned": pruned(clean, 0.3),
+    }[name]
+    assert float(DISTANCES[name](clean, changed).max()) < 1e-10
+    assert float(DISTANCES[name](other, changed).min()) > 0.05
+    assert DISTANCES[name](torch.zeros(4, 16), torch.zeros(4, 16)).isfinite().all()
+
+
+def shown(changed, images, body, attack):
+    knowledge = Knowledge(ThreatModel(), (1, 8, 8), len(images), extractors={0: body})
+    held = Prototypes(changed, torch.arange(len(images)), torch.ones(len(images), dtype=torch.int64))
+    seen = (Observation(0, 0, (held,), ()),)
+    found = attack(seen, knowledge, list_targets(seen, "prototype"), seed=0, device=CPU)
+    one = found.images[:, 0].detach()
+    return float((one - images).square().mean()), float((one.roll(1, 0) - images).square().mean())
+
+
+@pytest.mark.parametrize(
+    ("match", "change"),
+    [
+        ("direction", lambda rows: clip_rows(rows, 0.1)),
+        ("pruned", lambda rows: pruned(rows, 0.5)),
+        ("nonzero", lambda rows: one_block(rows, 2, 1)),
+    ],
+)
+@pytest.mark.parametrize("kind", [DipInversion, PixelInversion, JointInversion])
+def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(kind, match, change):
+    """Through a linear extractor with an offset, as wide as twice the image."""
+    draw = torch.Generator().manual_seed(3)
+    images = functional.interpolate(torch.rand(4, 1, 4, 4, generator=draw), scale_factor=2, mode="bilinear")
+    matrix, offset = torch.randn(64, 128, generator=draw) / 8, torch.randn(128, generator=draw)
+
+    def body(batch):
+        return (batch - 0.5).flatten(1) @ matrix + 0.3 * offset
+
+    fooled, _ = shown(change(body(images)), images, body, kind(iterations=120))
+    adapted, shuffled = shown(change(body(images)), images, body, kind(iterations=120, match=match))
+    assert adapted < 0.5 * fooled
+    assert shuffled > 2 * adapted
+
+
+# ---------------------------------------------------------------- extractors of several clients
+
+LARGE = (1, 28, 28)
+
+
+def network(name, seed, **more):
+    return build_model(Blueprint(name, LARGE, 10, 16, **more), seed).eval().requires_grad_(False)
+
+
+NAMES = ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
+OWNERS = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
+
+
+@pytest.fixture(scope="module")
+def six():
+    models = [network(name, seed) for seed, name in enumerate(NAMES)]
+    return Knowledge(ThreatModel(), LARGE, 10, extractors={k: one.represent for k, one in enumerate(models)})
+
+
+def drawn(number=11):
+    return torch.rand(number, *LARGE, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def one_by_one(six, shown):
+    return torch.stack([six.extractors[int(k)](image[None])[0] for k, image in zip(OWNERS, shown, strict=True)])
+
+
+def test_each_image_meets_its_own_clients_network(six):
+    shown, call = drawn(), OwnExtractors(six)
+    for _ in range(2):
+        found = call(shown, OWNERS)
+    expected = one_by_one(six, shown)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    (gradient,), (wanted,) = (torch.autograd.grad(values, shown, along) for values in (found, expected))
+    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-5)
+    expect_same(call(shown[:1], OWNERS[1:2]), six.extractors[0](shown[:1]))  # other owners

@@ -1,16 +1,12 @@
 """Joint inversion: both images of a prototype of two, its count from the objective, nothing from a strange upload."""
 
-import dataclasses
-
 import pytest
 import torch
-from compare import expect_close, expect_rows_close
 
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.joint import JointInversion, uploaded_count
-from fedpriv.attacks.inversion.vector import DipInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.scoring.metrics import assign, squared_errors
@@ -81,41 +77,15 @@ def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extra
     assert reached < floor + 0.5
 
 
-def test_chunks_change_nothing(digits, extractor):
-    images, labels = digits
-    groups = [images[labels == digit][: digit + 1] for digit in range(3)]
-    seen = observed(extractor, groups, torch.arange(3), torch.tensor([1, 2, 3]))
-    attack = JointInversion(iterations=20, restarts=2, most=3, generator=SMALL)
-    whole, pieces = (invert(attack, seen, knowledge(extractor), chunk_rows=size) for size in (None, 1))
-    assert whole.objective.shape == (3, 2)
-    expect_rows_close(pieces.images, whole.images, 1e-3, share=0.6)  # two targets of three
-
-
-def test_rows_that_go_on_alone_keep_their_images(digits):
-    draws = [generator(0, row, image) for row in range(3) for image in range(2)]
-    prior = DeepImagePrior(draws, (1, 8, 8), SMALL, CPU, 2)
-    before = prior.clean()
-    assert before.shape == (3, 2, 8, 8)
-    prior.keep(torch.tensor([0, 2]))
-    prior.parameters = [values.detach()[[0, 2]] for values in prior.parameters]
-    expect_close(prior.clean(), before[[0, 2]], atol=1e-6)
-
-
 def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
     images, labels = digits
     seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), torch.tensor([9]))
     found = invert(JointInversion(iterations=3, most=2, generator=SMALL), seen, knowledge(extractor))
     assert found.images.shape == (1, 2, 1, 8, 8)
     assert found.cost.rows == 1
-    assert uploaded_count(seen, found.targets[0]) == 9
 
 
-def test_what_is_missing_is_refused(digits, extractor):
-    seen = observed(extractor, [digits[0][:2]], torch.tensor([0]), None)
-    with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
-        invert(JointInversion(), seen, knowledge(extractor, ThreatModel(extractor="none")))
-    with pytest.raises(UserError, match="no extractor of client 0"):
-        invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
+def test_representations_are_refused(digits, extractor):
     raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
     with pytest.raises(UserError, match="holds representation; expected one of prototype"):
         JointInversion()(raw, knowledge(extractor), list_targets(raw, "representation"), seed=0, device=CPU)

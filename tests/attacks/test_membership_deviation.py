@@ -1,4 +1,6 @@
-"""Means and mixtures deviate from what is expected in the directions of their members."""
+"""Means and mixtures deviate from what is expected in the directions of their members, and tell how many these are."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,15 +9,21 @@ from compare import expect_close
 from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
-from fedpriv.attacks.inference.base import Candidates, InferenceProblem
-from fedpriv.attacks.inference.mean_uploads import (
+from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
+from fedpriv.attacks.inference.means import (
     RIDGE,
     MeanRound,
     class_covariance,
+    estimate_member_counts,
     read_mean_round,
 )
-from fedpriv.attacks.inference.membership import MembershipInference
-from fedpriv.attacks.inference.membership_scores import deviation_scores
+from fedpriv.attacks.inference.membership import MembershipInference, deviation_scores
+from fedpriv.attacks.inference.property import (
+    BY_DEVIATION,
+    PropertyInference,
+    can_count_members,
+    shares_by_counts,
+)
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.wire.payloads import Entangled, Prototypes
 
@@ -86,6 +94,18 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     assert areas[1] > areas[2] - 0.03  # nearly what the class means themselves would tell
 
 
+def granted_for(own, own_labels, defend=None):
+    return Knowledge(
+        ThreatModel(attacker_data="same_domain"),
+        (1, 6, 6),
+        CLASSES,
+        extractors={0: lambda batch: batch.flatten(1)},
+        defended={} if defend is None else {(1, 0): defend},
+        public_images=own.view(-1, 1, 6, 6).float(),
+        public_labels=own_labels,
+    )
+
+
 @pytest.mark.parametrize("kind", ["prototype", "entangled"])
 def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(kind):
     inside, labels = drawn(60, 15)
@@ -97,14 +117,7 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
         upload = Entangled(rows.mean(0).float(), weights)
     seen = Observation(1, 0, (upload,), ())
     asked = {0: Candidates(0, inside.view(-1, 1, 6, 6).float(), labels)}
-    granted = Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda batch: batch.flatten(1)},
-        public_images=own.view(-1, 1, 6, 6).float(),
-        public_labels=own_labels,
-    )
+    granted = granted_for(own, own_labels)
     bare = Knowledge(ThreatModel(), (1, 6, 6), CLASSES, extractors=granted.extractors)
     deviation, distance = (
         MembershipInference()(InferenceProblem((seen,), known, kind, asked)).values[0] for known in (granted, bare)
@@ -113,18 +126,6 @@ def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(k
     expect_close(deviation, deviation_scores([one], labels), atol=1e-9)
     vectors = {"prototype": rows, "entangled": rows.mean(0).expand(CLASSES, -1)}[kind][labels]
     expect_close(distance, -(inside - vectors).square().sum(1) / vectors.square().sum(1), rtol=1e-5, atol=1e-5)
-
-
-def granted_for(own, own_labels, defend):
-    return Knowledge(
-        ThreatModel(attacker_data="same_domain"),
-        (1, 6, 6),
-        CLASSES,
-        extractors={0: lambda batch: batch.flatten(1)},
-        defended={} if defend is None else {(1, 0): defend},
-        public_images=own.view(-1, 1, 6, 6).float(),
-        public_labels=own_labels,
-    )
 
 
 def clipped(rows, seed):
@@ -169,3 +170,121 @@ def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
         expect_close(part.rows[0].float(), sent[place], atol=1e-5)
         assert not part.own[:, sent[place] == 0].any()
         expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
+
+
+# ---------------------------------------------------------------- numbers of images
+
+HELD = (2, 8, 60)
+"""Images of each class."""
+
+
+def members(seed, held=HELD):
+    """Class means ``(CLASSES, WIDTH)`` of so many images."""
+    rows, labels = drawn(3 * max(held), seed)
+    return torch.stack([rows[labels == label][:number].mean(0) for label, number in enumerate(held)])
+
+
+def mixtures(rounds, seed, own, labels, held=HELD, alike=False):
+    """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
+    draw, found = torch.Generator().manual_seed(seed), []
+    middles, turned = members(seed, held), torch.eye(WIDTH, dtype=torch.float64)
+    for _ in range(rounds):
+        skew = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
+        turned = turned @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
+        weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
+        weights = torch.full_like(weights, 1 / CLASSES) if alike else weights / weights.sum()
+        mixture = (weights @ middles) @ turned + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
+        sent = mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights
+        found.append(MeanRound(*sent, own[:0] @ turned, own @ turned, labels))
+    return found
+
+
+def one_round(rows, own, labels, weights=None):
+    return MeanRound(rows, torch.arange(CLASSES), weights, own[:0], own, labels)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mean_tells_the_number_of_its_images(seed):
+    own, labels = drawn(400, 30 + seed)
+    rows = members(40 + seed)
+    found = estimate_member_counts([one_round(rows, own, labels)]).numbers
+    assert list(found) == [0, 1, 2]
+    for label, number in enumerate(HELD):
+        assert number / 3 < found[label] < 3 * number
+    assert found[0] < found[1] < found[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
+    own, labels = drawn(400, 50 + seed)
+    found = estimate_member_counts(mixtures(15, 60 + seed, own, labels)).numbers
+    assert found[0] < found[1] < found[2]
+    for label, number in enumerate(HELD):
+        assert number / 4 < found[label] < 4 * number
+
+
+def seen_of(kind, rows, round_, weights=None):
+    if kind == "prototype":
+        return Observation(round_, 0, (Prototypes(rows.float(), torch.arange(CLASSES)),), ())
+    return Observation(round_, 0, (Entangled((weights @ rows).float(), weights.float()),), ())
+
+
+@pytest.mark.parametrize("kind", ["prototype", "entangled"])
+def test_it_answers_the_question_where_images_and_extractors_are_granted(kind):
+    own, labels = drawn(400, 80)
+    granted, draw, rows = granted_for(own, labels), torch.Generator().manual_seed(82), members(81)
+    rounds = [seen_of(kind, rows, t, torch.rand(3, generator=draw, dtype=torch.float64)) for t in range(1, 13)]
+    earlier = tuple(Moment((one,), granted) for one in rounds[:-1])
+    problem = InferenceProblem((rounds[-1],), granted, kind, earlier=earlier)
+    found = PropertyInference(question="majority")(problem)
+    assert found.source == BY_DEVIATION
+    assert found.asked.classes[0].tolist() == [0, 1, 2]
+    assert int(found.values[0].argmax()) == 2
+    assert torch.equal(found.shares[0], shares_by_counts(problem)[0])
+    wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
+    assert float((found.shares[0] - wanted).abs().sum() / 2) < 0.2
+    alone = InferenceProblem((rounds[-1],), granted, kind)
+    assert can_count_members(alone) == (kind == "prototype")  # the weights of one round take nothing apart
+    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    same = tuple(Moment((seen_of(kind, rows, t, shares),), granted) for t in range(1, 13))
+    assert can_count_members(InferenceProblem((seen_of(kind, rows, 13, shares),), granted, kind, earlier=same)) == (
+        kind == "prototype"
+    )
+
+
+@pytest.mark.parametrize("kind", ["noise", "shrunk"])
+def test_what_a_named_defense_does_is_reckoned_with(kind):
+    own, labels = drawn(400, 90)
+    rows = members(91)
+
+    def defend(given, seed):
+        draw = torch.Generator().manual_seed(seed)
+        return given + 0.3 * torch.randn(given.shape, generator=draw) if kind == "noise" else given / 2
+
+    granted = granted_for(own, labels)
+    seen = seen_of("prototype", defend(rows.float(), 1234), 1)
+    told = replace(granted, defended={(1, 0): defend})
+    wanted = torch.tensor(HELD, dtype=torch.float64) / sum(HELD)
+    apart = [
+        float((shares_by_counts(InferenceProblem((seen,), one, "prototype"))[0] - wanted).abs().sum() / 2)
+        for one in (granted, told)
+    ]
+    assert apart[1] < 0.35
+    assert apart[1] < apart[0] - 0.1
+
+
+@pytest.mark.parametrize(("noise", "counted"), [(1.0, False), (0.01, True)])
+def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, counted):
+    own, labels = drawn(400, 95)
+    granted = granted_for(own, labels)
+    draw, rows, seen = torch.Generator().manual_seed(96), members(97), []
+    for t in range(1, 9):
+        noisy = rows + noise * torch.randn(1, WIDTH, generator=draw, dtype=torch.float64)
+        seen.append(seen_of("entangled", noisy, t, torch.rand(3, generator=draw, dtype=torch.float64)))
+    problem = InferenceProblem(
+        (seen[-1],), granted, "entangled", earlier=tuple(Moment((one,), granted) for one in seen[:-1])
+    )
+    assert can_count_members(problem)
+    assert (shares_by_counts(problem) is not None) == counted
+    found = PropertyInference(question="majority", shadow_clients=2, steps=2)(problem)
+    assert found.source == (BY_DEVIATION if counted else "2 shadow clients")

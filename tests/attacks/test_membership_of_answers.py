@@ -8,8 +8,7 @@ from torch.nn.functional import cosine_similarity
 
 from fedpriv.algebra.matrices import linear_kernel
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.inference.membership import FLOOR, MembershipInference, calibrate_by_spread
-from fedpriv.attacks.inference.membership_scores import WIDTH, kernel_signals
+from fedpriv.attacks.inference.membership import FLOOR, WIDTH, MembershipInference, calibrate_by_spread, kernel_signals
 from fedpriv.attacks.inputs.outputs import extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.scoring.inference_case import area

@@ -18,10 +18,7 @@ from fedpriv.attacks.inputs.updates import Update
 from fedpriv.attacks.observation import Observation
 from fedpriv.wire.payloads import LowRankModel, Model
 
-EACH = 6
-
-
-ERROR = 1e-9
+EACH, ERROR = 6, 1e-9
 
 
 def hidden_net(width=32):

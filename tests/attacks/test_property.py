@@ -10,11 +10,15 @@ from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.inference.base import InferenceProblem
-from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.attacks.inference.property_features import class_similarity, kernel_class_scores
-from fedpriv.attacks.inference.shadow_clients import describe, learn, shadow_clients
+from fedpriv.attacks.inference.property import (
+    PropertyInference,
+    class_similarity,
+    describe,
+    kernel_class_scores,
+    learn,
+)
 from fedpriv.attacks.inputs.targets import said
-from fedpriv.attacks.inversion.surrogate import ShadowTraining
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
@@ -47,26 +51,26 @@ def prototype_client(client, *, tell=True, n_classes=C):
     return Observation(1, client, upload, ()), counts
 
 
-def auc_of(clients, attack, question):
+def auc_of(clients):
+    """Of the majority, each client's classes by what is learned from the others."""
     scores, answers = [], []
-    for number, (observation, counts) in enumerate(clients):
-        others = [other for i, other in enumerate(clients) if i != number]
-        described = [describe(seen, C) for seen, _ in others]
-        learned = learn(described, [counts for _, counts in others], lambda counts: attack.answers(counts, question))
-        classes, values = attack.score(observation, question, C, learned)
-        scores.append(values.numpy())
-        answers.append(attack.answers(counts, question)[classes].numpy())
+    for number in range(len(clients)):
+        described = [describe(seen, C)[1] for seen, _ in clients]
+        wanted = [PropertyInference().answers(counts, "majority") for _, counts in clients]
+        learned = learn(*(torch.cat(rows[:number] + rows[number + 1 :]) for rows in (described, wanted)))
+        scores.append(learned(described[number]).log_softmax(0).numpy())
+        answers.append(wanted[number].numpy())
     return area(np.concatenate(scores), np.concatenate(answers))
 
 
 def test_positive_control_lengths_that_follow_counts_give_the_majority_away():
     clients = [prototype_client(client) for client in range(20)]
-    assert auc_of(clients, PropertyInference(), "majority") > 0.95
+    assert auc_of(clients) > 0.95
 
 
 def test_negative_control_lengths_that_do_not_give_nothing_away():
     clients = [prototype_client(client, tell=False) for client in range(40)]
-    assert 0.35 < auc_of(clients, PropertyInference(), "majority") < 0.65
+    assert 0.35 < auc_of(clients) < 0.65
 
 
 def test_counts_and_label_sets_are_read_off():
@@ -126,6 +130,16 @@ def test_every_kind_is_described_by_the_same_numbers_whatever_the_space():
         describe(Observation(1, 0, (Kernel(torch.eye(2)),), ()), C)
 
 
+def test_a_hidden_encoding_names_no_class():
+    head = Entangled(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    seen = Observation(1, 0, (head,), (state(torch.eye(2), torch.zeros(2)),))
+    named, numbers = describe(seen, 2)
+    assert named.tolist() == [1]
+    every, fewer = describe(seen, 2, hidden=True)
+    assert every.tolist() == [0, 1]
+    assert fewer.shape[1] == numbers.shape[1] - 2  # the weight, and the weight beside the client's other classes
+
+
 def test_shadow_clients_upload_what_they_are_shown():
     source = load_digits()
     images = torch.tensor(source.images[:120], dtype=torch.float32).unsqueeze(1) / 16
@@ -146,12 +160,12 @@ def test_shadow_clients_upload_what_they_are_shown():
     card = ThreatModel(attacker_data="same_domain")
     outputs = Observation(2, 0, (ClassLogits(torch.rand(2, 10).softmax(1), torch.tensor([0, 1])),), ())
     some = Knowledge(card, (1, 8, 8), 10, public_images=images, public_labels=own.labels)
-    assert PropertyInference()(InferenceProblem((outputs,), some)).asked.question == "holds"
+    assert PropertyInference()(InferenceProblem((outputs,), some, "logits")).asked.question == "holds"
     with pytest.raises(UserError, match="is learned from prototypes and entangled vectors"):
-        PropertyInference(question="majority")(InferenceProblem((outputs,), some))
+        PropertyInference(question="majority")(InferenceProblem((outputs,), some, "logits"))
     few = Knowledge(card, (1, 8, 8), 10, public_images=images[:20], public_labels=own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
-        PropertyInference(question="majority")(InferenceProblem((like,), few))
+        PropertyInference(question="majority")(InferenceProblem((like,), few, "entangled"))
 
 
 # ---------------------------------------------------------------- kernels
@@ -212,22 +226,9 @@ def test_shadow_clients_are_learned_from_where_images_are_granted_and_extractors
     found = record("prototype", *SMALL, *shadow, "--attack-option", "shadow_clients=4", "--attack-option", "steps=5")
     assert found.learned_from == "4 shadow clients"
     assert found.question == "majority"
-    assert (found.run.method, found.defenses) == (found.method, ())
     assert found.n_yes >= 5
     assert 0 <= found.auc.ci95[0] <= found.auc.value <= 1
-    with open("out/report.md") as file:
-        assert inferred(judge(found)) in file.read()
-    with open("out/report.html") as file:
-        assert 'id="property"' in file.read()
-    assert run(["report", "out", "--out", "again", "--quiet"]) == 0
-    with open("again/report.md") as file:
-        assert inferred(judge(found)) in file.read()
-
-
-def test_what_is_sent_in_clear_is_said_so():
-    found = record("representation", *SMALL)
-    assert found.auc.value == 1.0
-    assert inferred(judge(found)).startswith("Sent in clear")
+    assert inferred(judge(found)) in Path("out/report.md").read_text()
 
 
 def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
@@ -238,27 +239,11 @@ def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
     assert found.knowledge.rounds_seen == 3
     assert (found.question, found.auc.value) == ("majority", 1.0)
     assert inferred(judge(found)).startswith("Sent in clear")
-    attack = ["attack", "--target", "classifier", "--run", "run", "--attack", "membership", "--out", "m", "--quiet"]
-    assert run(attack) == 0
-    classes = load_scores(Path("m/membership")).classes
-    assert dict(classes) == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
 
 
 def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_written(capsys):
     assert run(["train", "--method", "fedgh", *SMALL, "--rounds", "1", "--out", "run", "--quiet"]) == 0
-    suite = [
-        "--attack",
-        "dip",
-        "--attack",
-        "property",
-        "--iterations",
-        "2",
-        "--targets",
-        "2",
-        "--attack-option",
-        "question=majority",
-    ]
-    for _ in range(2):  # nothing is left in the way of a second try
-        assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--out", "out", "--quiet"]) == 2
-        assert "attacker has nothing to learn it from" in capsys.readouterr().err
-        assert not Path("out").exists()
+    suite = ["--attack", "dip", "--attack", "property", "--attack-option", "question=majority", "--out", "out"]
+    assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--quiet"]) == 2
+    assert "attacker has nothing to learn it from" in capsys.readouterr().err
+    assert not Path("out").exists()

@@ -9,19 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.attacks.features.posterior import (
+    UnmixedInversion,
     Uploads,
     Variances,
     _Problem,
+    expected_weights,
     infer,
+    infer_hidden,
     shape_of_head,
     stand_out,
 )
-from fedpriv.attacks.features.unmixing import UnmixedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_directions
 from fedpriv.wire.payloads import Classifier, Entangled
 
-WIDTH, N_CLASSES = 48, 8
+WIDTH, N_CLASSES, SOME, ROUNDS = 48, 8, 6, 30
 BARE = Variances(noise=0, common_drift=0, per_round=0, drift=0, level=0)
 
 
@@ -58,12 +60,12 @@ def straight(found, truth, *, centred=True):
 
 
 def headed(uploads, rows):
-    return shape_of_head(uploads, rows.expand(len(uploads.weights), -1, -1), torch.arange(len(rows)))
+    return shape_of_head(uploads.features, rows.expand(len(uploads.weights), -1, -1), torch.arange(len(rows)))
 
 
 def gains(uploads, known):
     """The weights with which uploads enter the posterior means."""
-    return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
+    return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
 # ---------------------------------------------------------------- by hand
@@ -133,7 +135,6 @@ def test_positive_control_common_drift_and_head_leave_least_squares_behind(drift
         errors["without head"] += error(infer(uploads).prototypes, truth)
         errors["least squares"] += error(torch.linalg.pinv(uploads.weights) @ uploads.features, truth)
         assert straight(found.directions, truth) == 1
-        assert 0.25 < found.scales[0] < 1  # 0.5, and the part of what is a class's own that lies along its row
     assert errors["posterior"] < errors["without head"] < errors["least squares"]
     assert errors["posterior"] < 0.8 * errors["least squares"]
 
@@ -173,6 +174,60 @@ def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
     assert bool(infer(from_zero).prototypes.isfinite().all())
 
 
+# ---------------------------------------------------------------- hidden weights
+
+
+def settled(seed, *, resampled=True):
+    """Uploads of a settled client with their true weights, and its prototypes, which have most in common."""
+    rng = torch.Generator().manual_seed(seed)
+    level = torch.randn(WIDTH, generator=rng, dtype=torch.float64).abs() + 4
+    prototypes = level + torch.randn(SOME, WIDTH, generator=rng, dtype=torch.float64)
+    draws = torch.rand(ROUNDS, SOME, generator=rng, dtype=torch.float64)
+    weights = draws if resampled else draws[:1].expand_as(draws)
+    weights = weights / weights.sum(1, keepdim=True)
+    return uploads_of(weights @ prototypes, weights), prototypes
+
+
+def hidden(uploads):
+    largest = torch.nn.functional.one_hot(uploads.weights.argmax(1), SOME).double()
+    return Uploads(uploads.features, largest, uploads.rounds)
+
+
+def nearest(found, prototypes):
+    return float((torch.cdist(found.double(), prototypes).argmin(1) == torch.arange(SOME)).double().mean())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_prototypes_come_back_from_mixtures_that_name_their_largest_class_alone(seed):
+    uploads, prototypes = settled(seed)
+    sent = hidden(uploads)
+    believed = infer(sent).prototypes  # as if one class had all the weight
+    found, weights = infer_hidden(sent)
+    blind = sent.features[-3:].mean(0).expand_as(prototypes)
+    assert nearest(found.prototypes, prototypes) == 1
+    assert error(found.prototypes, prototypes) < 0.7 * min(error(believed, prototypes), error(blind, prototypes))
+    expected, _ = expected_weights(sent.weights)
+    assert float((weights - uploads.weights).norm()) < 0.8 * float((expected - uploads.weights).norm())
+    assert bool((weights >= 0).all())
+    expect_close(weights.sum(1), torch.ones(ROUNDS, dtype=torch.float64), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_weights_drawn_once_leave_nothing_to_find(seed):
+    uploads, prototypes = settled(seed, resampled=False)
+    found, _ = infer_hidden(hidden(uploads))
+    assert nearest(found.prototypes, prototypes) <= 0.5
+    assert error(found.prototypes, prototypes) > 0.05
+
+
+def test_expected_weights_of_two_classes_by_hand():
+    # u / (u + v) with u > v: E = 1 - (1 - ln 2) = ln 2 for uniform u, v.
+    means, spreads = expected_weights(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64))
+    large = float(torch.tensor(2.0).log())
+    expect_close(means, torch.tensor([[large, 1 - large], [1 - large, large]], dtype=torch.float64), atol=5e-3)
+    expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
+
+
 # ---------------------------------------------------------------- from observations
 
 
@@ -203,9 +258,9 @@ def test_the_attack_hands_over_what_it_expects():
     near = torch.zeros(N_CLASSES, 1, 8, 8).flatten(1)
     near[:, :WIDTH] = (truth + 1).float()
     granted = replace(knowledge, public_images=near.view(-1, 1, 8, 8), public_labels=torch.arange(N_CLASSES))
-    assert not torch.allclose(UnmixedInversion().unmixed(seen, 0, granted).prototypes, found.features)
+    assert not torch.allclose(UnmixedInversion().unmixed(seen, 0, granted)[0].prototypes, found.features)
     silent = tuple(replace(one, broadcast=()) for one in seen)
-    headless = UnmixedInversion().unmixed(silent, 0, knowledge)
+    headless, _ = UnmixedInversion().unmixed(silent, 0, knowledge)
     assert not torch.allclose(headless.prototypes, found.features)
-    of_fewer = UnmixedInversion().unmixed(observations(uploads, rows[:3]), 0, knowledge)
+    of_fewer, _ = UnmixedInversion().unmixed(observations(uploads, rows[:3]), 0, knowledge)
     expect_close(of_fewer.prototypes, headless.prototypes)  # of a head that knows fewer classes nothing is taken

@@ -4,13 +4,10 @@ import torch
 
 from fedpriv.algebra.entanglement import MECHANISMS, entangle, sample_weights
 from fedpriv.attacks.features.base import as_uploads
-from fedpriv.attacks.features.unmixing import (
-    UnmixedInversion,
-    prior_of_images,
-    prior_of_others,
-)
+from fedpriv.attacks.features.posterior import UnmixedInversion, prior_of_images
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.vectors import identify_features
+from fedpriv.sources.guesses import prior_of_others
 from fedpriv.sources.source import shuffle
 from fedpriv.wire.payloads import Entangled, Prototypes, get_payload
 
@@ -70,8 +67,8 @@ def sent(observations, client):
 
 def unmixed(observations, client):
     """What many rounds tell, without head or images, and of which classes."""
-    found = UnmixedInversion().unmixed(observations, client, knowledge_of())
-    return found.prototypes, found.classes
+    found, classes = UnmixedInversion().unmixed(observations, client, knowledge_of())
+    return found.prototypes, classes
 
 
 def error(found, truth):
@@ -138,6 +135,3 @@ def test_found_vectors_keep_their_places():
     made = as_uploads(torch.tensor([[1.0], [2.0], [3.0]]), targets)
     rows = {(o.round, o.client): get_payload(o.upload, Prototypes).features[:, 0].tolist() for o in made}
     assert rows == {(4, 1): [3.0, 0.0, 1.0], (4, 0): [2.0]}
-
-
-# ---------------------------------------------------------------- many rounds

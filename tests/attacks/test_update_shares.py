@@ -10,15 +10,13 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedpriv.attacks.inference.base import InferenceProblem, Moment
 from fedpriv.attacks.inference.property import BY_BIASES, BY_GRADIENTS, IN_CLEAR, PropertyInference
-from fedpriv.attacks.inference.property_features import (
-    can_mix_gradients,
+from fedpriv.attacks.inference.update_scores import (
+    Training,
     class_gradients,
-    has_head_bias,
     head_bias_delta,
     shares_by_gradients,
     shares_of,
 )
-from fedpriv.attacks.inference.update_scores import Training
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.scoring.storage import load_scores
@@ -86,7 +84,7 @@ def test_a_small_step_on_the_attackers_own_images_is_taken_apart_exactly(kept):
 def test_the_gradient_of_a_class_is_the_mean_over_its_images_and_the_way():
     own, labels = drawn(3, 12)
     before, after = start(), start(seed=4)
-    found = class_gradients(Training(before, after, own, logits), labels, C, ["head.bias"], mixed=True)
+    found = class_gradients(Training(before, after, own, logits), labels, C, ["head.bias"])
     ways = [{name: before[name] + place * (after[name] - before[name]) for name in before} for place in (0, 0.5, 1)]
     for label in range(C):
         likely = torch.stack([logits(state, own[labels == label]).softmax(1) for state in ways]).mean((0, 1))
@@ -139,7 +137,6 @@ def knowing(own=None, extractors=()):
 def test_rises_by_hand_over_rounds():
     seen = (heads(0, [0.2, -0.1, -0.1, 0.0]), heads(0, [3.0, 1.0, -4.0, 0.0], 2))
     problem = InferenceProblem(seen[1:], knowing(), "classifier", earlier=(Moment(seen[:1], knowing()),))
-    assert has_head_bias(problem)
     expect_close(head_bias_delta(problem)[0], torch.tensor([1.75, -0.25, -1.5, 0.0], dtype=torch.float64), atol=1e-6)
 
 
@@ -147,13 +144,11 @@ def test_heads_are_told_by_gradients_biases_or_not_at_all():
     own = drawn(7)
     uploads = (stepped(0, SHARES, own), stepped(1, SHARES.flip(0), own))
     everything = InferenceProblem(uploads, knowing(own, (0, 1)), "classifier")
-    assert can_mix_gradients(everything)
     expect_close(shares_by_gradients(everything)[0], SHARES, atol=1e-2)
     expect_close(shares_by_gradients(everything)[1], SHARES.flip(0), atol=1e-2)
     assert PropertyInference()(everything).source == BY_GRADIENTS
     for known in (knowing(own, (0,)), knowing()):  # an extractor too few; none, and no images
         problem = InferenceProblem(uploads, known, "classifier")
-        assert not can_mix_gradients(problem)
         found = PropertyInference()(problem)
         assert (found.source, found.shares) == (BY_BIASES, {})
         assert found.values[0].argsort(descending=True).tolist() == [0, 1, 2, 3]

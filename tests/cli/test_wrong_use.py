@@ -43,7 +43,7 @@ CASES = [
     (f"{ENTANGLED} --method fedproto", "clients of 'fedproto' upload no 'entangled'; they upload: prototype"),
     (f"{PROTOTYPE} --method fedgh --dataset digits --defense entangle", "no 'prototype'; they upload: entangled"),
     (f"{OF_RUN} --round 9", "no uploads of round 9 are stored; stored rounds: 1, 2"),
-    (f"{OF_RUN} --round 1", "white-box extractor of round 1 needs its checkpoint"),
+    (f"{OF_RUN} --round 1", "white-box extractor of round 1 needs the checkpoint of round 1"),
     (f"{PROTOTYPE} --run run --attack all-rounds --rounds-seen 5", "rounds_seen=5, but only 2 round(s) up to round 2"),
     (f"{OF_RUN} --knowledge attacker_data=same_domain", "set no images aside"),
     (f"{ENTANGLED} --run run", "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),

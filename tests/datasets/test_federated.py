@@ -123,10 +123,7 @@ def test_half_of_every_class_stays_with_auxiliary():
 
 def by_hand():
     """Two clients, three classes: client 0 trains on 2 of class 0 and 1 of class 2, client 1 on 1 of class 1."""
-    clients = (
-        ClientData(np.array([0, 1, 4]), np.array([2])),
-        ClientData(np.array([3]), np.array([5, 6])),
-    )
+    clients = (ClientData(np.array([0, 1, 4]), np.array([2])), ClientData(np.array([3]), np.array([5, 6])))
     return FederatedData(made(3, 1, 3), clients)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.features.unmixing import UnmixedInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
@@ -100,7 +100,7 @@ def mixtures(schedule, rounds=24):
 
 
 def error(attack, seen, prototypes):
-    found = attack.unmixed(seen, 0, Knowledge(ThreatModel(), (1, 4, 4), N_CLASSES)).prototypes
+    found = attack.unmixed(seen, 0, Knowledge(ThreatModel(), (1, 4, 4), N_CLASSES))[0].prototypes
     return float((found - prototypes).norm() / prototypes.norm())
 
 

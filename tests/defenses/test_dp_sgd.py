@@ -81,8 +81,7 @@ def test_poisson_batches_are_independent_draws_of_each_image():
 
 
 @pytest.mark.parametrize(
-    ("z", "rate", "number"),
-    [(1.0, 0.02, 500), (0.9, 0.1, 40), (4.0, 0.3, 100), (10.0, 1.0, 100), (1.3, 0.004, 10_000)],
+    ("z", "rate", "number"), [(1.0, 0.02, 500), (0.9, 0.1, 40), (4.0, 0.3, 100), (10.0, 1.0, 100), (1.3, 0.004, 10_000)]
 )
 def test_epsilon_agrees_with_a_second_accountant(z, rate, number):
     accounting = pytest.importorskip("dp_accounting")
@@ -156,13 +155,7 @@ def test_every_method_with_a_side_channel_is_refused_and_no_other():
     assert refused == {"fedala", "fedapen", "fedavgdbe"}
 
 
-CONFIG = small(
-    "fedavg",
-    models="small-mlp",
-    per_class=10,
-    clients=3,
-    rounds=2,
-)
+CONFIG = small("fedavg", models="small-mlp", per_class=10, clients=3, rounds=2)
 
 
 def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path, monkeypatch):

@@ -16,13 +16,7 @@ from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.wire.payloads import Entangled, Model, SampleCount, get_payload
 
-CONFIG = small(
-    "fedgh",
-    per_class=20,
-    clients=4,
-    rounds=3,
-    alpha=0.5,
-)
+CONFIG = small("fedgh", per_class=20, clients=4, rounds=3, alpha=0.5)
 CARD = ThreatModel()
 
 

@@ -8,13 +8,12 @@ from compare import expect_close, expect_same
 from federations import small, trained_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
-from fedpriv.attacks.features.unmixing import UnmixedInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
-from fedpriv.sources.case import build_case, choose_targets
+from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 from fedpriv.sources.source import shuffle
-from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Model, Prototypes, Representations, get_payload
 
 CARD = ThreatModel()
@@ -115,27 +114,6 @@ def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
         for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
             expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-4)
         expect_same(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
-    blind = build_case(
-        RunSource(directory, federation, "model"), dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0
-    )
-    assert blind.knowledge.labels == {}
-    card = dataclasses.replace(CARD, batch=False)
-    without = build_case(RunSource(directory, federation, "model"), card, n_targets=3, seed=0)
-    assert without.knowledge.batch is None
-
-
-def test_nonmembers_have_nothing_to_do_with_the_client(world):
-    directory, federation = world("fedgh")
-    evidence = build_case(RunSource(directory, federation, "prototype"), CARD, n_targets=6, seed=0)
-    for target, truth in zip(
-        evidence.targets, RunSource(directory, federation, "prototype").truths(evidence.targets, seed=0), strict=True
-    ):
-        train = federation.clients[target.client].train.images.flatten(1)
-        guesses, decoys = truth.pool.guesses.flatten(1), truth.pool.decoys.flatten(1)
-        # Digits holds no duplicates of whole images.
-        for part, others in ((guesses, train), (decoys, train), (guesses, decoys)):
-            assert not (torch.cdist(part, others) < 1e-6).any()
-        assert len(guesses) + len(decoys) + len(train) == len(federation.data.dataset.samples)
 
 
 def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
@@ -157,35 +135,6 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
     assert mixed is not None
     assert get_payload(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
     assert get_payload(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
-
-
-def test_targets_are_drawn_evenly_by_seed(world):
-    directory, federation = world("fedallrep")
-    observations = build_case(
-        RunSource(directory, federation, "representation"), CARD, n_targets=1, seed=0
-    ).observations
-    one, two = (choose_targets(observations, "representation", 8, seed) for seed in (0, 1))
-    assert one == choose_targets(observations, "representation", 8, 0)
-    assert one != two
-    per_client = [sum(t.client == k for t in one) for k in range(3)]
-    assert max(per_client) - min(per_client) <= 1
-
-
-def test_a_card_is_granted_to_the_letter(world):
-    directory, federation = world("fedgh")
-    nothing = dataclasses.replace(CARD, extractor="none")
-    assert (
-        build_case(RunSource(directory, federation, "prototype"), nothing, n_targets=2, seed=0).knowledge.extractors
-        == {}
-    )
-    for change, complaint in (
-        ({"attacker_data": "other_domain"}, "is for uploads handed in"),
-        ({"attacker_data": "same_domain"}, "set no images aside"),
-        ({"rounds_seen": 9}, "only 4 round"),
-    ):
-        card = dataclasses.replace(CARD, **change)
-        with pytest.raises(UserError, match=complaint):
-            build_case(RunSource(directory, federation, "prototype"), card, n_targets=2, seed=0)
 
 
 def test_nothing_that_an_attack_is_handed_holds_the_truth():

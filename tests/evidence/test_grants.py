@@ -95,15 +95,6 @@ def test_images_that_were_set_aside_come_with_their_labels(worlds):
     assert nothing.public_images is nothing.public_labels is None
 
 
-def test_a_run_without_images_set_aside_has_none_to_grant(worlds):
-    world = worlds("fedgh")
-    with pytest.raises(UserError) as refused:
-        granted(world, "prototype", but(attacker_data="same_domain"))
-    text = str(refused.value)
-    assert text.startswith("knowledge={'attacker_data': 'same_domain'}")
-    assert f"{world[0].path} set no images aside; train it with " in text
-
-
 # ---------------------------------------------------------------- shadows
 
 
@@ -176,6 +167,3 @@ def test_batch_norm_is_granted_only_where_there_is_some(worlds):
     assert granted(plain, "model", but(batch_norm="none")).card.batch_norm == CARD.batch_norm
     for kept in ("none", "running"):
         assert granted(worlds("fedgh"), "prototype", but(batch_norm=kept)).card.batch_norm == kept
-
-
-# ---------------------------------------------------------------- the loss in public

@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_same
 
-from fedpriv.attacks.features.unmixing import UnmixedInversion
+from fedpriv.attacks.features.posterior import UnmixedInversion
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining

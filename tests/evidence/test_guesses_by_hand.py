@@ -86,9 +86,6 @@ def test_where_classes_are_not_told_all_auxiliary_count_alike():
     assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
 
 
-# ---------------------------------------------------------------- the nearest auxiliary images
-
-
 # ---------------------------------------------------------------- other clients' rows
 
 
@@ -102,15 +99,6 @@ def test_rows_of_others_in_the_attacked_round_count_and_no_others():
     found = guessed([truth(0), truth(1), truth(0, 1)], uneven)
     assert [float(one.vectors["other_uploads"][0]) for one in found] == pytest.approx([2, 4, 3])
     assert [float(one.vectors["mean_upload"][0]) for one in found] == pytest.approx([3] * 3)
-
-
-def test_each_client_has_guesses_of_its_own():
-    seen = (rows(0, [9], [0]), rows(1, [5], [0]))
-    both = evidence(*seen, targets=(TARGET, TargetId(2, 1, 0, 0)), extractors={0: twice})
-    first, second = guessed([truth(0), truth(0)], both)
-    expect_close(first.vectors["other_uploads"], vector(5), atol=1e-6)
-    expect_close(second.vectors["other_uploads"], vector(9), atol=1e-6)
-    assert "auxiliary" not in second.vectors
 
 
 # ---------------------------------------------------------------- mixtures

@@ -47,18 +47,6 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
         assert evidence.knowledge.facts_of(target.client).sizes == sizes
 
 
-def test_what_the_protocol_says_does_not_depend_on_who_is_attacked(world):
-    few, all_ = (
-        build_case(RunSource(*world, "model"), CARD, n_targets=number, seed=0).knowledge.batch for number in (1, 4)
-    )
-    assert few == all_
-    blind = build_case(
-        RunSource(*world, "model"), dataclasses.replace(CARD, batch=False), n_targets=4, seed=0
-    ).knowledge
-    assert blind.batch is None
-    assert all(blind.facts_of(client) is None for client in range(4))
-
-
 def test_the_true_images_take_the_clients_own_steps(world):
     evidence = build_case(RunSource(*world, "model"), CARD, n_targets=4, seed=0)
     found = RunSource(*world, "model").truths(evidence.targets, seed=0)

@@ -1,11 +1,11 @@
-"""Rounds that are evaluated and rounds that are not: what lines, summary and readers have of either."""
+"""Rounds that are evaluated and rounds that are not; clients that no round has sampled, named, and left out on request."""
 
 import pytest
-from federations import CPU, files, small, train_small
+from federations import files, small, train_small
 
-from fedpriv.federation.rounds import run, run_clients
-from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.sources.run import prepare
+from fedpriv.federation.rounds import accuracy
+from fedpriv.federation.summary import Unsampled
+from fedpriv.pages.runs_report import write_runs_report
 
 
 def config(method="fedproto", **settings):
@@ -32,17 +32,31 @@ def test_what_is_evaluated_is_as_if_every_round_were(tmp_path, method):
     assert seldom.summary.rounds == 5
 
 
-@pytest.mark.parametrize("killed_in", [1, 2, 4, 5])
-def test_a_killed_run_goes_on_to_the_same_result(tmp_path, killed_in):
-    asked = config(evaluate_every=3, checkpoint_every=2)
-    whole, _ = train_small(tmp_path / "whole", asked)
+SETTINGS = {"per_class": 12, "clients": 5, "rounds": 2, "participation": 0.4, "models": "small-mlp", "capture": "none"}
 
-    def dying(federation, jobs):
-        if jobs[0].round == killed_in:
-            raise KeyboardInterrupt
-        return run_clients(federation, jobs)
 
-    with pytest.raises(KeyboardInterrupt):
-        train_small(tmp_path / "killed", asked, dying)
-    run(prepare(asked, CPU), RunDirectory.open(tmp_path / "killed"), run_clients)
-    assert files(tmp_path / "killed") == files(whole.path)
+def test_clients_of_no_round_are_named_and_can_be_left_out(tmp_path):
+    plain, federation = train_small(tmp_path / "plain", small("fedavg", **SETTINGS))
+    left, _ = train_small(tmp_path / "left", small("fedavg", **SETTINGS, unsampled="left_out"))
+    sampled = [set(line.participants) for line in plain.rounds()]
+    absent = [tuple(sorted(set(range(5)) - sampled[0])), tuple(sorted(set(range(5)) - sampled[0] - sampled[1]))]
+    assert absent[1], "the seed samples everybody: the test tests nothing"
+    assert federation.unsampled(1) == absent[0]
+    assert [line.left_out for line in left.rounds()] == absent
+    assert plain.summary.unsampled == Unsampled(clients=absent[1], batch_norm=(), treatment="counted")
+    assert left.summary.unsampled == Unsampled(clients=absent[1], batch_norm=(), treatment="left_out")
+    for ours, theirs in zip(left.rounds(), plain.rounds(), strict=True):
+        assert ours.clients == theirs.clients  # everybody is scored; the figures are of those that count
+        for when, counts in theirs.clients.items():
+            kept = [pair for client, pair in enumerate(counts) if client not in ours.left_out]
+            assert ours.accuracy[when] == accuracy(kept)
+    reached = left.summary.accuracy["after_broadcast"]
+    assert len(reached.clients) == 5 - len(absent[1])
+    assert reached.pooled == sum(right for right, _ in reached.clients) / sum(n for _, n in reached.clients)
+    changed = {name for name, text in files(left.path).items() if files(plain.path)[name] != text}
+    assert changed == {"config.json", "metrics.jsonl"}
+    write_runs_report([left.path, plain.path], tmp_path / "page")
+    for page in ("runs.html", "runs.md"):
+        text = (tmp_path / "page" / page).read_text()
+        assert "were sampled in no round and count in no accuracy" in text
+        assert "count in every accuracy with received or first weights, never trained." in text

@@ -56,13 +56,3 @@ def test_too_few_clients_end_the_run_and_what_is_done_goes_on(tmp_path):
     run(prepare(config, CPU), RunDirectory.open(directory.path), run_clients)
     whole, _ = train_small(tmp_path / "whole", config)
     assert files(directory.path) == files(whole.path)
-
-
-def test_a_client_that_never_answered_counts_as_never_trained(tmp_path):
-    config = replace(CONFIG, rounds=1, keep=(), unsampled="left_out")
-    directory, _ = train_small(tmp_path / "run", config, losing(2, 1))
-    (line,) = directory.rounds()
-    assert line.left_out == (2,)
-    unsampled = directory.summary.unsampled
-    assert unsampled is not None
-    assert unsampled.clients == (2,)

@@ -13,10 +13,7 @@ from fedpriv.federation.states import parameters, put
 from fedpriv.methods import fedala
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import (
-    Model,
-    get_payload,
-)
+from fedpriv.wire.payloads import Model, get_payload
 
 
 def test_fedala_steps_its_weights_and_clips_them():

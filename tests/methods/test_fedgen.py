@@ -13,12 +13,7 @@ from fedpriv.federation.states import put, take
 from fedpriv.methods import fedgen
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.ledger import FederationSizes
-from fedpriv.wire.payloads import (
-    Generator,
-    LabelCounts,
-    find_payload,
-    get_payload,
-)
+from fedpriv.wire.payloads import Generator, LabelCounts, find_payload, get_payload
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedgen-homogeneous"])

@@ -55,14 +55,7 @@ def test_training_moves_weights_as_in_the_other_order(name, momentum, monkeypatc
     for asked in (takes_channels_last, lambda module, loss: False):
         monkeypatch.setattr(local_training, "takes_channels_last", asked)
         model = copy.deepcopy(built(name, shape))
-        train(
-            model,
-            samples,
-            training,
-            torch.Generator().manual_seed(1),
-            classification_loss(model),
-            Trace(),
-        )
+        train(model, samples, training, torch.Generator().manual_seed(1), classification_loss(model), Trace())
         assert all(value.is_contiguous() for value in model.state_dict().values())
         found.append(model.state_dict())
     for key, value in found[0].items():

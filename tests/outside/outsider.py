@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.inputs.extractors import represent_rows
-from fedpriv.attacks.inputs.targets import target_feature
+from fedpriv.attacks.inputs.targets import OwnExtractors, target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction
 from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
@@ -34,7 +33,7 @@ class Directions(
 
 def client_step(setup, state, broadcast, rng):
     """Train as in FedProto, and upload the directions of the prototypes."""
-    state, upload = prototypes.client_step(setup, state, broadcast, rng)
+    state, upload = prototypes.FEDPROTO.client_step(setup, state, broadcast, rng)
     means = get_payload(upload, Prototypes)
     return state, (Directions(normalize(means.features), means.classes),)
 
@@ -68,7 +67,7 @@ class RandomSearch(Attack):
             rng = generator(problem.seed, "random-search", target.round, target.client, target.index)
             tried = torch.rand(self.tries, *problem.knowledge.image_shape, generator=rng)
             vector, owners = target_feature(problem.observations, target), torch.full((self.tries,), target.client)
-            found = represent_rows(problem.knowledge, tried.to(problem.device), owners).cpu()
+            found = OwnExtractors(problem.knowledge)(tried.to(problem.device), owners).cpu()
             apart = (found - vector).square().sum(1)
             images.append(tried[apart.argmin()])
             distances.append(apart.min())

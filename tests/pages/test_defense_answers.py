@@ -112,7 +112,7 @@ def test_what_records_say_of_a_defense_is_enough_to_know_its_answers():
     assert facts.label == "diagonal schedule=fixed"
     assert facts.options == {"blocks": 4, "schedule": "fixed"}
     assert [way.words for way in answers_for(facts.answers, "prototype", facts.options)] == [
-        "decoder with defenses=learned",
+        "decoder",
         "all-rounds",
         "dip with match=nonzero",
     ]
@@ -147,8 +147,5 @@ def test_an_attack_on_one_kind_of_upload_is_none_on_another():
         ("noise scale=0.3", "prototype", ("fedproto", "fedgh")),
         ("noise scale=0.3", "entangled", ("fedre",)),
     ]
-    assert (
-        rows[0].evaluated
-        == "not evaluated here: decoder with defenses=learned; all-rounds was not run on these uploads"
-    )
+    assert rows[0].evaluated == "not evaluated here: decoder; all-rounds was not run on these uploads"
     assert rows[1].evaluated == "run here: unmix"

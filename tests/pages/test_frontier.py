@@ -16,7 +16,6 @@ from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirect
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.charts import WITHOUT_LOCAL, frontier_svg
 from fedpriv.pages.frontier import Effect, Objectives, dominates, frontier_rows
-from fedpriv.pages.labels import point_labels
 from fedpriv.pages.page import table_text
 from fedpriv.pages.run_records import baselines, beside, gain_over_local, same_clients
 from fedpriv.scoring.intervals import clustered
@@ -84,7 +83,7 @@ def test_a_point_whose_adapted_attack_was_not_run_betters_nothing():
     plainly = image(3.0, stands=True)
     (found,) = page(plainly, image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1))
     noisy = next(p for p in found.points if p.defense != "none")
-    assert noisy.unadapted == "decoder with defenses=learned; all-rounds"
+    assert noisy.unadapted == "decoder; all-rounds"
     assert found.best == (True, True)
     (found,) = page(
         plainly,
@@ -211,15 +210,6 @@ def test_the_picture_is_the_same_every_time_and_the_table_has_a_line_for_each_po
     assert [rows["fedgh"][name] for name in ("images", "images_found", "membership")] == ["2.0", "leak", "0.1"]
     assert [rows["fedre"][name] for name in ("verdict_kind", "images_found")] == ["untested", "untested"]
     assert rows["fedre"]["accuracy_after_broadcast"] == "0.9"
-
-
-def test_labels_tell_what_differs():
-    noisy = result(defenses=(DefenseChoice("noise", {"scale": 0.3}),))
-    abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
-    assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.3", "fedgh"]
-    both = [r.about for r in (result(), result(target="entangled"))]
-    assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
-    assert ABOUT.defense == "none"
 
 
 def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():

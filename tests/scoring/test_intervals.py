@@ -42,11 +42,6 @@ def test_copies_are_no_new_facts_but_independent_values_are():
     assert high - low > 3 * (alone[1] - alone[0])
 
 
-def test_clients_that_agree_by_luck_make_no_narrower_interval_than_independent_values():
-    values = [0.0, 1.0] * 10  # every client has a mean of one half exactly
-    assert clustered(values, np.repeat(range(10), 2)).error == pytest.approx(np.std(values, ddof=1) / 20**0.5)
-
-
 @pytest.mark.parametrize("clients", [5, 10, 20])
 @pytest.mark.parametrize("kind", ["mean", "share", "difference"])
 def test_coverage_is_what_it_says(clients, kind):

@@ -10,7 +10,6 @@ from fedpriv.scoring.records import (
     FeatureIdentification,
     FeatureMeasure,
     FiniteSummary,
-    NamedClasses,
     Rate,
 )
 
@@ -19,16 +18,6 @@ SURE = 1e-6
 
 def rate(value):
     return Rate(value=value, ci95=None)
-
-
-def test_classes_that_uploads_name():
-    named = {"clients": 5, "exact": 4, "counted": 3, "counts_exact": 2}
-    told = judge(asked(control=0.5, classes=NamedClasses(**named)))
-    assert told.clear == "the classes of 4 of 5 clients exactly, and how many images of each of 2"
-    assert told.kind == "untested"  # classes in clear are no membership
-    bare = judge(asked(control=0.5, classes=NamedClasses(**(named | {"counted": 0, "counts_exact": 0}))))
-    assert bare.clear == "the classes of 4 of 5 clients exactly"
-    assert judge(asked(control=0.5)).clear == ""
 
 
 @pytest.mark.parametrize(

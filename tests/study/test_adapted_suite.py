@@ -32,7 +32,7 @@ def test_options_adapt_attacks_and_the_users_own_stand_above_them():
         "membership": {"classes": "any"},
         "property": {"encodings": "hidden"},
     }
-    made, _ = with_settings(suite.names, {"attack_option": ["unmix.weights=sent"]}, suite.options)
+    made = with_settings(suite.names, {"attack_option": ["unmix.weights=sent"]}, suite.options)
     assert (made["unmix"].weights, made["property"].encodings) == ("sent", "hidden")
 
 

@@ -5,18 +5,15 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
-from federations import CPU, DIGITS, files, small, train_small
-from flower_cases import ClientApp, LocalGrid, Message
+from federations import DIGITS, files, small, train_small
+from flower_cases import ClientApp, LocalGrid
 
 import fedpriv
 from fedpriv.cli import main as command
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import ClientJob
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.integrations import flower_engine
 from fedpriv.integrations.flower_engine import FlowerEngine
-from fedpriv.sources.run import prepare
 from fedpriv.study import training
 from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
@@ -93,33 +90,6 @@ def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_pa
 
 
 # ---------------------------------------------------------------- what does not fit
-
-
-def asked(**changes):
-    federation = prepare(CONFIG, CPU)
-    _, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
-    job = ClientJob(1, 0, federation.initial_state(0), broadcast)
-    packed = flower_engine.pack_job(CONFIG, "cpu", job)
-    for name, value in changes.items():
-        packed["about"][name] = value
-    return federation, packed
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"client": 4}, "client 4: the run has 4"),
-        ({"round": "one"}, "round: expected int, got 'one'"),
-        ({"config": "{"}, "configuration of the run: no JSON"),
-        ({"kinds": "prototype,classifier"}, "classifier|tensor '0/features'"),
-    ],
-)
-def test_a_node_refuses_what_it_would_compute_differently(changes, told):
-    _, packed = asked(**changes)
-    node = grid().contexts[7]  # which says whose task this is, before a message is made
-    reply = training.answer(Message(packed, dst_node_id=7, message_type="train"), node)
-    with pytest.raises(flower_engine.RefusedError, match=told):
-        flower_engine.read_result(reply.content, 0, CPU)
 
 
 def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path):

@@ -15,11 +15,7 @@ from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.messages import load_message, save_message
 from fedpriv.wire.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, tensor
-from fedpriv.wire.payloads import (
-    Prototypes,
-    Representations,
-    SampleCount,
-)
+from fedpriv.wire.payloads import Prototypes, Representations, SampleCount
 
 COMPLETE = {"kind": "wish", "computed_from": "class", "space": "representation", "aggregation": "none", "once": False}
 

@@ -1,65 +1,75 @@
-"""Attacks of two parts: linear algebra recovers a feature vector for each target, and an inversion makes it an image."""
+"""Attacks of two parts: one recovers a feature vector for each target, and an inversion makes it an image.
+
+The simplest puts the uploads of several rounds together. One image has to answer T times,
+
+    min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
+
+which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T), however
+extractors move. Derived here.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.joint import JointInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, ThreatModel, Unit
-from fedpriv.util.seeds import generator
+from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
+from fedpriv.attacks.observation import (
+    Knowledge,
+    Needs,
+    Observation,
+    Reconstruction,
+    Rehearsal,
+    TargetId,
+    ThreatModel,
+    Unit,
+)
+from fedpriv.attacks.search.objectives import Match
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed, generator
+from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 from fedpriv.wire.payloads import Prototypes
 
-Inversion = Literal["dip", "pixels", "decoder", "joint"]
+_MEASURED = 64
+"""Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""
+
+Inversion = Literal["auto", "dip", "pixels", "decoder", "joint", "learned"]
 
 INVERSIONS: dict[str, type[Attack]] = {
     "dip": DipInversion,
     "pixels": PixelInversion,
     "decoder": DecoderInversion,
     "joint": JointInversion,
+    "learned": LearnedInversion,
 }
 """The second parts, by name."""
 
 
-def make_inversion(kind: type[Attack], iterations: int, restarts: int, **options: Any) -> Attack:
-    """Return an inversion with a budget; a decoder takes no further options."""
-    if issubclass(kind, DecoderInversion):
-        return kind(refine_steps=iterations)
-    return kind(**{"iterations": iterations, "restarts": restarts} | options)
-
-
 @dataclass(frozen=True)
 class Recovered:
-    """Vectors that the first part recovered.
+    """Vectors that the first part recovered, as T targets in uploads of their own."""
 
-    Attributes:
-        uploads: as clients would have uploaded the vectors.
-        places: T targets in these uploads, one for each target of the attack and in their order. Rows draw by them.
-        labels: ``(T,)`` int64 classes that the recovery tells, or None for those of the targets.
-        sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
-        distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
-        directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
-        exact: whether those vectors are taken for exact of which the uploads say that they are of one image.
-    """
-
-    uploads: tuple[Observation, ...]
-    places: tuple[TargetId, ...]
-    labels: Tensor | None = None
-    sound: Tensor | None = None
-    distance: Tensor | None = None
-    directions: Tensor | None = None
-    exact: bool = False
+    uploads: tuple[Observation, ...]  # as clients would have uploaded the vectors
+    places: tuple[TargetId, ...]  # one for each target of the attack and in their order; rows draw by them
+    labels: Tensor | None = None  # (T,) int64 classes that the recovery tells; None for those of the targets
+    sound: Tensor | None = None  # (T,) bool, whether the vector can be what it is taken for; None for yes
+    distance: Tensor | None = None  # (T,) float32 expected from the true vectors; None where none is expected
+    directions: Tensor | None = None  # (T, d) in which each stands out from the client's others
+    exact: bool = False  # whether vectors of which the uploads say that they are of one image are exact
+    knowledge: Knowledge | None = None  # with which vectors are inverted; None for the attack's without defenses
+    features: Tensor | None = None  # (T, d) uploaded vectors to record in the place of the recovered ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,37 +77,36 @@ class RecoverThenInvert(Attack):
     """Recover a vector for each target, then invert it; a subclass writes ``recover``.
 
     Attributes:
-        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
-            means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` and ``learned`` (which need attacker data),
+            ``joint`` (of class means, by several images each), or ``auto``: ``decoder`` where the card grants images, else
+            ``dip``.
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
+        match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
+            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
     """
 
-    inversion: Inversion | Literal["auto"] = "auto"
+    inversion: Inversion = "auto"
     iterations: Annotated[int, Ge(1)] = 800
     restarts: Annotated[int, Ge(1)] = 1
+    match: Match = "vector"
 
     unit: ClassVar[Unit] = "class"
     budget = "iterations"
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs of both parts together."""
-        inversion: Inversion = "dip" if self.inversion == "auto" else self.inversion
-        return super().requirements_for(kind).together(INVERSIONS[inversion].needs)
+        return super().requirements_for(kind).together(self._chosen(images=False).needs)
 
     @abstractmethod
     def recover(self, problem: AttackProblem) -> Recovered:
         """Return a vector for each target, or refuse where the observations or grants do not allow it."""
 
-    def inversion_options(self) -> dict[str, Any]:
-        """Return further options of the inversion, for all but the decoder."""
-        return {}
-
     def trains(self, card: ThreatModel) -> str:
         """Return the name of the network that its inversion trains."""
-        return self._chosen(card.attacker_data != "none")().trains(card)
+        return self._chosen(images=card.attacker_data != "none")().trains(card)
 
-    def _chosen(self, images: bool) -> type[Attack]:
+    def _chosen(self, *, images: bool) -> type[Attack]:
         granted: Inversion = "decoder" if images else "dip"
         return INVERSIONS[granted if self.inversion == "auto" else self.inversion]
 
@@ -105,8 +114,7 @@ class RecoverThenInvert(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         recovered = self.recover(problem)
-        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
-        inverted = inverter.run(_inversion_problem(problem, recovered))
+        inverted = self._inverter(problem.knowledge, recovered).run(_inversion_problem(problem, recovered))
         labels, converged = inverted.labels, inverted.converged
         if recovered.labels is not None:
             labels = recovered.labels.to(labels)[:, None].expand_as(labels)
@@ -117,6 +125,7 @@ class RecoverThenInvert(Attack):
             targets=problem.targets,
             labels=labels,
             converged=converged,
+            features=inverted.features if recovered.features is None else recovered.features,
             distance=recovered.distance,
             directions=recovered.directions,
         )
@@ -125,14 +134,16 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         recovered = self.recover(problem)
-        inverter = self.inverter(problem.knowledge, exact=recovered.exact)
-        return inverter.objective(_inversion_problem(problem, recovered))
+        return self._inverter(problem.knowledge, recovered).objective(_inversion_problem(problem, recovered))
 
-    def inverter(self, knowledge: Knowledge, *, exact: bool = True) -> Attack:
-        """Return the inversion; a decoder fits its images to exact vectors alone."""
-        chosen = self._chosen(knowledge.public_images is not None)
-        inverter = make_inversion(chosen, self.iterations, self.restarts, **self.inversion_options())
-        return inverter if exact or not isinstance(inverter, DecoderInversion) else replace(inverter, refine=0)
+    def _inverter(self, knowledge: Knowledge, recovered: Recovered) -> Attack:
+        """Return the inversion with its budget; a decoder fits its images to exact vectors alone."""
+        chosen = self._chosen(images=knowledge.public_images is not None)
+        chosen.needs.refuse(self.name, knowledge.card)
+        if issubclass(chosen, DecoderInversion):
+            return chosen(refine_steps=self.iterations if recovered.exact else 0)
+        options: dict[str, Any] = {"iterations": self.iterations, "restarts": self.restarts}
+        return chosen(**options if chosen is LearnedInversion else options | {"match": self.match})
 
 
 def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
@@ -143,6 +154,9 @@ def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
 
 def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
     """Return the problem of the inversion: undefended vectors, with the root mean square of a client's expected errors."""
+    if recovered.knowledge is not None:
+        knowledge = recovered.knowledge
+        return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
     squares: dict[tuple[int, int], list[float]] = {}
     if recovered.distance is not None:
         for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
@@ -155,49 +169,6 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackPr
     defended = {where: defense((sum(values) / len(values)) ** 0.5) for where, values in squares.items()}
     knowledge = replace(problem.knowledge, defended=defended)
     return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
-
-
-@dataclass(frozen=True)
-class ClassMeans:
-    """Means ``(m, d)`` float32 of classes ``(m,)`` recovered from the update of one client.
-
-    Attributes:
-        residual: relative distance of the update from what the means explain; about zero where the equations hold.
-        condition: condition number of what was inverted; infinite where the means are not determined.
-        settled: whether the iteration came to rest.
-        counts: ``(m,)`` int64 images of which each is the mean, where the means are exact up to rounding; else None.
-    """
-
-    classes: Tensor
-    means: Tensor
-    residual: float
-    condition: float
-    settled: bool
-    counts: Tensor | None = None
-
-    @property
-    def error(self) -> float:
-        """Relative error of the means that the residual allows for; infinite where they are not determined."""
-        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
-
-    def row(self, target: TargetId) -> int:
-        """Return the row of a target: its class's where that was recovered, else the one of its number."""
-        places = (self.classes == target.label).nonzero()
-        return int(places[0]) if len(places) else min(target.index, len(self.classes) - 1)
-
-
-def recovered_means(solved: Mapping[int, ClassMeans], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means by client as uploads."""
-    places = tuple(replace(target, index=solved[target.client].row(target)) for target in targets)
-    rows = [(solved[position.client], position.index) for position in places]
-    counts = [None if found.counts is None else int(found.counts[row]) for found, row in rows]
-    return Recovered(
-        as_uploads([result.means[row] for result, row in rows], places, counts),
-        places,
-        labels=torch.tensor([int(found.classes[row]) for found, row in rows]),
-        sound=torch.tensor([found.settled for found, _ in rows]),
-        exact=True,
-    )
 
 
 def as_uploads(
@@ -219,3 +190,134 @@ def as_uploads(
         known = None if any(count is None for _, count in rows.values()) else images
         uploads.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), known),), ()))
     return tuple(uploads)
+
+
+# ---------------------------------------------------------------- all rounds
+
+
+class _Version(NamedTuple):
+    """Rows ``(n, d)`` as they were uploaded in a round, and the extractor and defenses that they came through."""
+
+    round: int
+    rows: Tensor
+    extractor: Callable[[Tensor], Tensor]
+    defend: Rehearsal | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllRoundsInversion(RecoverThenInvert):
+    """Invert a client's uploads of several rounds together.
+
+    A target is a row of the newest upload. Rounds count whose upload holds the same rows (representations with the same
+    labels in the same order, prototypes of all the classes) and whose extractor is granted.
+
+    Attributes:
+        rounds: most rounds that are put together, the newest and others spread evenly over those before.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 600
+    rounds: Annotated[int, Ge(2)] = 10
+
+    name = "all-rounds"
+    summary = "what a client uploads of the same images in all rounds, inverted together, each behind its own extractor"
+    version = 4
+    targets = SEPARATE
+    unit = "upload"
+    needs = Needs(extractor=("white_box", "query"), min_rounds=2, every_extractor=True)
+    only_by_name = True
+
+    def requirements_for(self, kind: str | None) -> Needs:
+        """Return the needs of this attack, and of its inversion where one is named."""
+        return self.needs if self.inversion == "auto" else super().requirements_for(kind)
+
+    def trains(self, card: ThreatModel) -> str:
+        """Return a name of its own: no other attack decodes what all rounds tell."""
+        return self.name
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Return one long vector a target behind one wide extractor; refuse fewer than two rounds with the same rows."""
+        seen, device = problem.observations, problem.device
+        require_extractors(problem.knowledge, problem.targets)
+        observations, extractors, defended = [], {}, {}
+        for target in {target.client: target for target in problem.targets}.values():
+            newest = observation_of(seen, target)
+            versions = self._versions(problem, newest)
+            parts = [(version.round, Same(version.extractor), Same(version.defend)) for version in versions]
+            make = partial(_wide, problem, newest.client, versions)
+            # Made once, so that all that is trained on it is shared.
+            extractor, defend, lengths = problem.trained.get(("all rounds", newest.client, problem.seed, *parts), make)
+            rows = torch.cat([v.rows.to(device) / s for v, s in zip(versions, lengths, strict=True)], 1)
+            upload = tuple(
+                replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
+                for payload in newest.upload
+            )
+            observations.append(replace(newest, upload=upload))
+            extractors[newest.client] = extractor
+            if defend is not None:
+                defended[newest.round, newest.client] = defend
+        return Recovered(
+            tuple(observations),
+            problem.targets,
+            exact=True,
+            knowledge=replace(problem.knowledge, extractors=extractors, defended=defended),
+            features=torch.stack([target_feature(seen, target, SEPARATE).to(device) for target in problem.targets]),
+        )
+
+    def _versions(self, problem: AttackProblem, newest: Observation) -> list[_Version]:
+        """Return the newest rows as a client uploaded them, in at most as many rounds as are wanted."""
+        knowledge, versions = problem.knowledge, []
+        for seen in rounds_of(problem.observations, newest.client):
+            where = (seen.round, seen.client)
+            extractor = knowledge.extractors[newest.client] if seen is newest else knowledge.earlier.get(where)
+            rows = _same_rows(seen, newest) if seen.round <= newest.round else None
+            if extractor is not None and rows is not None:
+                versions.append(_Version(seen.round, rows, extractor, knowledge.defended.get(where)))
+        if len(versions) < 2:
+            raise UserError(
+                f"attack {self.name!r}: of client {newest.client} there is one round with the same rows and an extractor; "
+                "expected two at least"
+            )
+        number = min(self.rounds, len(versions))
+        return [versions[round((len(versions) - 1) * index / (number - 1))] for index in range(number)]
+
+
+def _same_rows(seen: Observation, newest: Observation) -> Tensor | None:
+    """Return a round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
+    sent, wanted = SEPARATE.first(seen.upload), SEPARATE.first(newest.upload)
+    if wanted is None:
+        raise UserError(f"attack 'all-rounds': {upload_holds(newest)}; expected representation or prototype")
+    if sent is None or sent.kind != wanted.kind:
+        return None
+    labels, goal = sent.said("classes"), wanted.said("classes")
+    assert labels is not None
+    assert goal is not None
+    if wanted.kind in OF_IMAGES:
+        return sent.rows() if torch.equal(labels, goal) else None
+    match = goal[:, None] == labels[None]
+    return sent.rows()[match.int().argmax(1)] if len(labels) and bool(match.any(1).all()) else None
+
+
+def _wide(
+    problem: AttackProblem, client: int, versions: Sequence[_Version]
+) -> tuple[Callable[[Tensor], Tensor], Rehearsal | None, tuple[float, ...]]:
+    """Return extractors side by side, with representations divided by lengths; the defenses of their rows; the lengths."""
+    images = problem.knowledge.public_images
+    if images is None:
+        rng = torch.Generator().manual_seed(derive_seed(problem.seed, "all rounds", client))
+        images = torch.rand(_MEASURED, *problem.knowledge.image_shape, generator=rng)
+    with torch.no_grad():
+        tried = [version.extractor(images[:_MEASURED].to(problem.device)) for version in versions]
+    lengths = tuple(max(float(rows.norm(dim=1).mean()), 1e-12) for rows in tried)
+    widths = [rows.shape[1] for rows in tried]
+
+    def extract(images: Tensor) -> Tensor:
+        return torch.cat([v.extractor(images) / s for v, s in zip(versions, lengths, strict=True)], 1)
+
+    def defend(rows: Tensor, seed: int) -> Tensor:
+        sent = list(rows.split(widths, 1))
+        for index, (version, length) in enumerate(zip(versions, lengths, strict=True)):
+            if version.defend is not None:
+                sent[index] = version.defend(sent[index] * length, derive_seed(seed, index)) / length
+        return torch.cat(sent, 1)
+
+    return extract, defend if any(version.defend for version in versions) else None, lengths

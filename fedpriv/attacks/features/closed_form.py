@@ -1,8 +1,8 @@
 """Class means from what one round's training did to a linear layer, by linear algebra, and the attacks that invert them.
 
-A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), so that
-one step on it gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and
-r_c its mean representation, more images give, up to the spread of p within a class,
+A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), which
+gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and r_c its mean
+representation, more images give, up to the spread of p within a class,
 
     dW = D P,    D = [n_c (p_c - e_c)]  (C x m),    P = [r_c]  (m x d),
 
@@ -25,23 +25,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.features.base import ClassMeans, Recovered, RecoverThenInvert, recovered_means
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
-from fedpriv.attacks.search.objectives import Match
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import HEADS, MAPPINGS
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Message, find_payload
+from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload
 
 _ITERATIONS, _SETTLED = 300, 1e-9
 """Most iterations, and the relative change of the class means below which they have settled."""
@@ -49,19 +48,14 @@ _ITERATIONS, _SETTLED = 300, 1e-9
 _EXACT, _ROUNDING = 1e-5, 1e-2
 """Relative distance from the update below which a solution is the one, and error of means below which they are exact."""
 
-_HALF_AN_IMAGE = 0.5
-"""A class is taken to be there when the update speaks of at least so many of its images."""
-
-_WELL_POSED = 1e3
-"""Condition number up to which the linear answer of blocks is kept."""
+_HALF_AN_IMAGE, _WELL_POSED = 0.5, 1e3
+"""Images of a class from which on it counts as there; condition number up to which a linear answer of blocks is kept."""
 
 _STARTS, _FITTED = 3, 1e-2
 """Starts of a fit without negative entries, and the relative residual below which it has settled."""
 
-_TINY = 1e-12
-
-_HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6
-"""Singular values below this share of the largest are taken for zero."""
+_HEAD_CUT, _ANGLE_CUT, _TINY = 1e-2, 1e-6, 1e-12
+"""Singular values below this share of the largest are taken for zero; least slope that is divided by."""
 
 Head = tuple[Tensor, Tensor]
 """Weight ``(C, d)`` and bias ``(C,)``."""
@@ -76,13 +70,7 @@ class HeadUpdate(RecoverThenInvert):
 
     A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
     the classes that the update speaks of, ascending.
-
-    Attributes:
-        match: what of the recovered vectors is believed, by all inversions but ``decoder``: ``nonzero`` where columns of the
-            update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
     """
-
-    match: Match = "vector"
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
@@ -92,13 +80,7 @@ class HeadUpdate(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
-        solved = {client: recover_from_head(seen, problem.knowledge) for client, seen in newest.items()}
-        return recovered_means(solved, problem.targets)
-
-    def inversion_options(self) -> dict[str, Any]:
-        """Return the match."""
-        return {"match": self.match}
+        return _recovered(problem, recover_from_head)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +99,47 @@ class AngleUpdate(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
-        newest = {client: rounds_of(problem.observations, client)[-1] for client in problem.clients}
-        solved = {k: recover_from_angle(seen, problem.knowledge, problem.seed) for k, seen in newest.items()}
-        return recovered_means(solved, problem.targets)
+        return _recovered(problem, partial(recover_from_angle, seed=problem.seed))
 
 
 # ---------------------------------------------------------------- from uploads to class means
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Means recovered from the update of one client."""
+
+    classes: Tensor  # (m,)
+    means: Tensor  # (m, d) float32
+    residual: float  # relative distance of the update from what the means explain; about zero where the equations hold
+    condition: float  # number of what was inverted; infinite where the means are not determined
+    settled: bool  # whether the iteration came to rest
+    counts: Tensor | None = None  # (m,) int64 images of each mean, where the means are exact up to rounding
+
+    @property
+    def error(self) -> float:
+        """Relative error of the means that the residual allows for; infinite where they are not determined."""
+        return self.residual * self.condition if self.settled and math.isfinite(self.condition) else math.inf
+
+    def row(self, target: TargetId) -> int:
+        """Return the row of a target: its class's where that was recovered, else the one of its number."""
+        places = (self.classes == target.label).nonzero()
+        return int(places[0]) if len(places) else min(target.index, len(self.classes) - 1)
+
+
+def _recovered(problem: AttackProblem, solve: Callable[[Observation, Knowledge], ClassMeans]) -> Recovered:
+    """Return the class means behind each client's newest upload as uploads of their own."""
+    solved = {k: solve(rounds_of(problem.observations, k)[-1], problem.knowledge) for k in problem.clients}
+    places = tuple(replace(target, index=solved[target.client].row(target)) for target in problem.targets)
+    rows = [(solved[position.client], position.index) for position in places]
+    counts = [None if result.counts is None else int(result.counts[row]) for result, row in rows]
+    return Recovered(
+        as_uploads([result.means[row] for result, row in rows], places, counts),
+        places,
+        labels=torch.tensor([int(result.classes[row]) for result, row in rows]),
+        sound=torch.tensor([result.settled for result, _ in rows]),
+        exact=True,
+    )
 
 
 def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
@@ -139,10 +156,9 @@ def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
     if exact is not None:
         return exact
     classes = (step.shares > 0).nonzero().squeeze(1)
-    step = replace(step, shares=step.shares[classes])
-    solved = means_of_head(step, classes)
+    solved = means_of_head(replace(step, shares=step.shares[classes]), classes)
     determined = facts.steps == 1 and len(classes) < len(step.bias)
-    return _counted(solved, step.shares * facts.images) if determined else solved
+    return _counted(solved, step.shares[classes] * facts.images) if determined else solved
 
 
 def recover_from_angle(seen: Observation, knowledge: Knowledge, seed: int = 0) -> ClassMeans:
@@ -196,29 +212,22 @@ def _by_members(step: HeadStep, labels: Tensor) -> ClassMeans | None:
 
 @dataclass(frozen=True)
 class HeadStep:
-    """A round's gradient of a head, ``(C, d)`` and ``(C,)``, summed over its steps, and the heads before and after.
+    """A round's gradient of a head, summed over its steps."""
 
-    ``shares`` ``(m,)`` are n_c, times the number of steps, of the m classes that are solved for.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    heads: tuple[Head, ...]
-    shares: Tensor
+    weight: Tensor  # (C, d)
+    bias: Tensor  # (C,)
+    heads: tuple[Head, ...]  # before and after
+    shares: Tensor  # (m,) n_c, times the number of steps, of the m classes that are solved for
 
 
 @dataclass(frozen=True)
 class AngleStep:
-    """A round's gradient of the blocks ``(k, s, s)`` of an angle matrix, k s = d, summed over its steps.
+    """A round's gradient of the blocks of an angle matrix, summed over its steps."""
 
-    ``angle`` ``(d, d)`` is the matrix that the round began with, ``head`` the client's, ``shares`` as of a
-    :class:`HeadStep`.
-    """
-
-    blocks: Tensor
-    angle: Tensor
-    head: Head
-    shares: Tensor
+    blocks: Tensor  # (k, s, s), k s = d
+    angle: Tensor  # (d, d) that the round began with
+    head: Head  # the client's
+    shares: Tensor  # as of a head's step
 
 
 def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
@@ -238,8 +247,14 @@ def _given_shares(knowledge: Knowledge, seen: Observation, facts: BatchFacts) ->
 
 def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> HeadStep:
     """Return a round's gradient, with the shares of all classes: given, else n_k = steps p_k - db_k of one p."""
-    before = _head(seen.broadcast, f"broadcast of round {seen.round}")
-    after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
+    states: list[Head] = []
+    for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
+        sent = find_payload(message, Classifier)
+        if sent is None or not {"weight", "bias"} <= sent.state.keys():
+            where = f"{side} of client {seen.client} in round {seen.round}"
+            raise UserError(f"{where}: holds no classifier with weight and bias; an update cannot be formed")
+        states.append((sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()))
+    before, after = states
     if not facts.learning_rate > 0:
         raise UserError(f"the learning rate of client {seen.client} should be above 0, got {facts.learning_rate}")
     weight, bias = ((old - new) / facts.learning_rate for old, new in zip(before, after, strict=True))
@@ -253,15 +268,6 @@ def _head_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> He
         shares = (facts.steps * typical - bias).clamp(min=0)
         shares = torch.where(shares * facts.batch_size >= _HALF_AN_IMAGE, shares, 0.0)
     return HeadStep(weight, bias, heads, shares)
-
-
-def _head(message: Message, where: str) -> Head:
-    sent = find_payload(message, Classifier)
-    if sent is None:
-        raise UserError(f"{where}: holds no classifier; an update cannot be formed")
-    if not {"weight", "bias"} <= sent.state.keys():
-        raise UserError(f"{where}: expected a linear head with weight and bias, got {', '.join(sent.state)}")
-    return sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()
 
 
 def _angle_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> AngleStep:

@@ -1,6 +1,7 @@
-"""The posterior of class prototypes from all rounds of a client's mixtures, by one Gaussian process.
+"""The attack on entangled uploads: the posterior of class prototypes behind all rounds of mixtures, then inversion.
 
-FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise with known weights that sum to one. In every coordinate alike,
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise; the label encoding w_t, of sum one, is uploaded in clear.
+Re-sampled weights make every round a fresh linear equation in the same prototypes. In every coordinate alike,
 
     p_c(t) = l(t) + g(t) (sum_i s_i h_ic(t) + d_c(t)),        g(t) = (t / T)^beta,
 
@@ -12,27 +13,44 @@ which a round's share falls as 1 / t^gamma, the uploads' covariance in units of 
            + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
 
 and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc. The prototypes are sum_i s_i h_ic + k K^-1
-(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters are those of the highest marginal
-likelihood along small grids, from two starts; the overall variance is there in closed form.
+(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood along
+small grids, from two starts. Means of auxiliary images are a shape as of the last round alone: what of early rounds they do
+not fit looks like drift, so the posterior is then the mixture of several with a bound of drift each, weighed by their
+likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
 
-Means of auxiliary images are a shape as of the last round alone, and what of early rounds they do not fit looks like
-drift. So where such a shape is there, the posterior is the mixture of several, which allow no drift above a bound each,
-weighed by their likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
+**Hidden weights.** Where a client sends only which weight is the largest, weights are latent: the protocol says how they are
+drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected weights, and weights anew from
+prototypes: w_t maximises
+
+    -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
+
+with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
+left, what is not known of w and P included. Own images' class means are the first prototypes.
 
 Derived here from FedRE's equations 7-12.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.observation import Observation
-from fedpriv.wire.payloads import Classifier, find_payload
+from fedpriv.algebra.matrices import least_squares_in_simplex
+from fedpriv.attacks.contract import AttackProblem, Trained
+from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.inputs.targets import represent, rounds_of
+from fedpriv.attacks.observation import Knowledge, Needs, Observation
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import MIXTURES
+from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
 _MOST_ROUNDS = 60
 """Last uploads that are used; the cost grows with their cube."""
@@ -43,18 +61,99 @@ ANY_DRIFT = (10.0,)
 _BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
 """Bounds of drift in a round, of posteriors with shapes as of the last round alone."""
 
-_SWEEPS = 6
-_JITTER = 1e-11
-_SMALLEST = 1e-300
-_LEVEL_ROUNDS = 5
-_LEAST_ACTIVITY = 0.1
-_LED = 5.0
-"""Weight of the directions that training pulls classes along: so many times the relative error that the posterior expects,
-of one at most."""
+_SWEEPS, _HIDDEN_SWEEPS = 6, 2
+"""Times that hyperparameters are sought along all grids at most, and that hidden weights are found from prototypes."""
 
-_SHARED = 0.1
-"""In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is
-1."""
+_JITTER, _SMALLEST, _LEVEL_ROUNDS, _LEAST_ACTIVITY = 1e-11, 1e-300, 5, 0.1
+
+_LED, _SHARED = 5.0, 0.1
+"""Weight of the directions that training pulls classes along, over the relative error that the posterior expects; and, in
+the metric in which directions are read, of the spread that recovered classes share, beside the identity's 1."""
+
+_DRAWS, _RIDGE, _REFINEMENTS, _LEAST_LEFT = 4000, 1e-4, 3, 1e-6
+"""Of hidden weights: simulated draws, ridge on their covariance, turns of weights and what is left, least part left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmixedInversion(RecoverThenInvert):
+    """Unmix a client's prototypes from all rounds seen, then invert each.
+
+    A target is one class of one client (``TargetId.label``), as of the last round.
+
+    Attributes:
+        weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
+            are found with the prototypes (the answer to ``hide-labels``).
+        zeros: ``sent``; or ``missing``: a coordinate that is zero was not sent in that round (the answer to ``diagonal``),
+            and coordinates are unmixed from the rounds that show them.
+    """
+
+    weights: Literal["sent", "hidden"] = "sent"
+    zeros: Literal["sent", "missing"] = "sent"
+    iterations: Annotated[int, Ge(1)] = 100
+
+    name = "unmix"
+    summary = "class means unmixed from many rounds of mixtures, then inverted"
+    version = 8
+    targets = MIXTURES
+    needs = Needs(min_rounds=2)
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Unmix every attacked client's prototypes."""
+        unmixed = {
+            k: self.unmixed(problem.observations, k, problem.knowledge, problem.trained) for k in problem.clients
+        }
+        places, rows = [], []
+        for target in problem.targets:
+            posterior, classes = unmixed[target.client]
+            match = (classes == target.label).nonzero()
+            if not len(match):
+                raise UserError(f"client {target.client} never gave class {target.label} any weight; nothing to unmix")
+            places.append(replace(target, index=int(match[0])))
+            rows.append((posterior, int(match[0])))
+        distance = [posterior.distance[row] for posterior, row in rows if posterior.distance is not None]
+        directions = [posterior.directions[row] for posterior, row in rows if posterior.directions is not None]
+        return Recovered(
+            as_uploads([posterior.prototypes[row] for posterior, row in rows], places),
+            tuple(places),
+            distance=torch.stack(distance) if distance else None,
+            directions=torch.stack(directions) if directions else None,
+        )
+
+    def unmixed(
+        self, observations: Sequence[Observation], client: int, knowledge: Knowledge, kept: Trained | None = None
+    ) -> tuple[RoundPosterior, Tensor]:
+        """Return the posterior of a client's prototypes and their classes ``(m,)``; ``kept``: a memo."""
+        rounds = rounds_of(observations, client)
+        sent = [get_payload(seen.upload, Entangled) for seen in rounds]
+        weights = torch.stack([upload.label_encoding for upload in sent])
+        classes = (weights.abs() > 0).any(0).nonzero().squeeze(1)  # that ever had any
+        features = torch.stack([upload.feature for upload in sent]).double().cpu()
+        numbers = torch.tensor([seen.round for seen in rounds])
+        uploads = Uploads(features, weights[:, classes].double().cpu(), numbers)
+        shapes = []
+        heads = [find_payload(seen.broadcast, Classifier) for seen in rounds]
+        rows = [head.state["weight"].double().cpu() for head in heads if head is not None and "weight" in head.state]
+        of_one_shape = len(rows) == len(rounds) and len({row.shape for row in rows}) == 1 and rows[0].dim() == 2
+        # A head may be of another width, and know fewer classes than the client mixes.
+        if of_one_shape and rows[0].shape[1] == features.shape[1] and int(classes.max()) < len(rows[0]):
+            shapes.append(shape_of_head(features, torch.stack(rows), classes))
+        images, labels = knowledge.public_images, knowledge.public_labels
+        if images is not None and labels is not None:
+            auxiliary = represent(knowledge, client, images, kept).double()
+            shapes.append(Shape(prior_of_images(auxiliary, labels.cpu(), knowledge.n_classes)[classes]))
+        if self.zeros == "missing":
+            return infer_by_block(uploads, shapes), classes
+        return infer_hidden(uploads, shapes)[0] if self.weights == "hidden" else infer(uploads, shapes), classes
+
+
+def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Return the class means ``(C, d)`` of the attacker's own images; their overall mean for a class without any."""
+    counts = torch.bincount(labels, minlength=n_classes).to(features)
+    sums = torch.zeros(n_classes, features.shape[1]).to(features).index_add(0, labels, features)
+    return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
+
+
+# ---------------------------------------------------------------- the posterior
 
 
 @dataclass(frozen=True)
@@ -71,18 +170,16 @@ class Variances:
     settling: float = 0.0
 
 
-_GROWTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 _GRID: dict[str, tuple[float, ...]] = {
     "noise": tuple(10 ** (power / 2) for power in (-14, -12, *range(-10, 3))),
     "common_drift": tuple(10 ** (power / 2) for power in (-16, -13, *range(-10, 3))),
     "per_round": tuple(10 ** (power / 2) for power in (-14, -11, -8, *range(-6, 3))),
     "drift": tuple(10 ** (power / 2) for power in (-14, *range(-12, 3))),
     "level": (1.0, 10.0, 100.0, 1000.0),
-    "growth": _GROWTHS,
+    "growth": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
     "level_growth": (0.0, 0.25, 0.5, 1.0, 1.5),
     "settling": (0.0, 1.0, 2.0, 4.0, 8.0, 12.0),
 }
-_DRIFTS = ("common_drift", "drift")
 _STARTS = (
     Variances(),
     Variances(noise=1e-2, common_drift=1e-2, per_round=0.1, drift=1e-7, growth=0.5, level_growth=0.5),
@@ -100,42 +197,36 @@ class Uploads:
     weights: Tensor
     rounds: Tensor
 
-    @property
-    def times(self) -> Tensor:
-        """Rounds over the last one ``(T,)``, in (0, 1]."""
-        counted = self.rounds.double().clamp_min(1)
-        return counted / counted[-1]
-
-    def last(self, number: int) -> Uploads:
-        """Return the newest of them."""
-        return Uploads(self.features[-number:], self.weights[-number:], self.rounds[-number:])
-
 
 @dataclass(frozen=True)
 class Shape:
-    """Prototypes ``(m, d)`` as expected in the last round, up to a scale, and the uploads ``(T, d)`` that they would make.
+    """Prototypes ``(m, d)`` as expected in the last round, up to a scale, and in every round ``(T, m, d)`` where known.
 
-    ``leads`` ``(m, d)`` are directions that training pulls classes apart along, where the shape is made of such.
+    ``leads`` ``(m, d)`` are directions that training pulls classes apart along, of a shape that is known in every round.
     """
 
     rows: Tensor
-    mixed: Tensor
+    by_round: Tensor | None = None
     leads: Tensor | None = None
+
+    def mixed(self, weights: Tensor) -> Tensor:
+        """Return the uploads ``(T, d)`` that it would make; of fewer rounds than are known the newest."""
+        if self.by_round is None:
+            return weights @ self.rows
+        return torch.einsum("tm,tmd->td", weights, self.by_round[-len(weights) :])
 
 
 @dataclass(frozen=True)
 class RoundPosterior:
-    """Posterior means ``(m, d)`` of prototypes as of the last round; none below zero where no upload is.
+    """Posterior means ``(m, d)`` float32 of prototypes as of the last round; none below zero where no upload is.
 
     ``distance`` ``(m,)`` is the one expected from the true prototype (root mean square), ``directions`` ``(m, d)`` are
-    those in which each prototype stands out from the client's others, ``scales`` the s_i of the shapes.
+    those in which each prototype stands out from the client's others; None of blocks.
     """
 
     prototypes: Tensor
-    distance: Tensor
-    directions: Tensor
-    variances: Variances
-    scales: tuple[float, ...]
+    distance: Tensor | None = None
+    directions: Tensor | None = None
 
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
@@ -143,76 +234,66 @@ def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float
 
     Of the ``bounds`` of drift the first is the only one, where no shape is as of the last round alone.
     """
-    last_round_alone = any(shape.leads is None for shape in shapes)
-    return _mixture([_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])])
+    last_round_alone = any(shape.by_round is None for shape in shapes)
+    parts = [_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])]
+    means, distances, directions, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
+    if len(parts) == 1:
+        return RoundPosterior(means[0].float(), distances[0].float(), directions[0].float())
+    shares = evidence.softmax(0)[:, None]
+    mean = (shares[:, None] * means).sum(0)
+    squares = distances.square() + (means - mean).square().sum(2)
+    straight = functional.normalize(directions[1:], dim=2).mean(0)
+    return RoundPosterior(mean.float(), (shares * squares).sum(0).sqrt().float(), straight.float())
 
 
-def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[RoundPosterior, Tensor]:
+def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the posterior that allows so much drift, and the logarithm of its likelihood as of one coordinate."""
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
-    used = uploads.last(_MOST_ROUNDS)
-    cut = [replace(shape, mixed=shape.mixed[-_MOST_ROUNDS:]) for shape in shapes]
-    problem = _Problem.of(used, cut, spread)
+    used = Uploads(*(getattr(uploads, spec.name)[-_MOST_ROUNDS:] for spec in fields(Uploads)))
+    mixed = [shape.mixed(used.weights) for shape in shapes]
+    problem = _Problem(used, mixed, spread)
     known = _likeliest(problem, most_drift)
     weighed = problem.weigh([known])
-    scales = weighed.scales[0]
-    scaled = list(zip(scales, cut, strict=True))
-    growth = (problem.times**known.growth)[:, None]
-    left = used.features - sum((scale * (growth * shape.mixed) for scale, shape in scaled), 0)
-    led = [(float(scale) * shape.rows, shape.leads) for scale, shape in scaled if shape.leads is not None]
-    result = weighed.gains[0] @ left + sum((scale * shape.rows for scale, shape in scaled), 0)
+    scales, growth = weighed.scales[0], (problem.times**known.growth)[:, None]
+    left = used.features - sum((scale * (growth * item) for scale, item in zip(scales, mixed, strict=True)), 0)
+    scaled = [scale * shape.rows for scale, shape in zip(scales, shapes, strict=True)]
+    led = [(rows, shape.leads) for rows, shape in zip(scaled, shapes, strict=True) if shape.leads is not None]
+    result = weighed.gains[0] @ left + sum(scaled, 0)
     variance = (weighed.variances[0] * weighed.sizes[0] * spread.square().sum()).clamp_min(0)
     result = result.clamp_min(0) if positive else result
     unsure = min(1.0, float((variance.sqrt() / result.norm(dim=1).clamp_min(_SMALLEST)).median()))
-    posterior = RoundPosterior(
-        prototypes=result.float(),
-        distance=variance.sqrt().float(),
-        directions=stand_out(result, led[0] if led else None, _LED * unsure).float(),
-        variances=known,
-        scales=tuple(scales.tolist()),
-    )
-    return posterior, weighed.likelihoods[0] / problem.width
+    directions = stand_out(result, led[0] if led else None, _LED * unsure)
+    return result, variance.sqrt(), directions, weighed.likelihoods[0] / problem.width
 
 
-def _mixture(weighted: Sequence[tuple[RoundPosterior, Tensor]]) -> RoundPosterior:
-    """Return posteriors, with logarithms of their weights, as one with the hyperparameters of the first."""
-    parts = [posterior for posterior, _ in weighted]
-    if len(parts) == 1:
-        return parts[0]
-    shares = torch.stack([evidence for _, evidence in weighted]).softmax(0)[:, None]
-    prototypes = torch.stack([part.prototypes for part in parts]).double()
-    mean = (shares[:, None] * prototypes).sum(0)
-    squares = torch.stack([part.distance for part in parts]).double().square() + (prototypes - mean).square().sum(2)
-    distance = (shares * squares).sum(0).sqrt().float()
-    directions = torch.stack([functional.normalize(part.directions, dim=1) for part in parts[1:]]).mean(0)
-    return replace(parts[0], prototypes=mean.float(), distance=distance, directions=directions)
+def infer_by_block(uploads: Uploads, shapes: Sequence[Shape]) -> RoundPosterior:
+    """Return the prototypes of coordinates that each round shows some of; zero where none does."""
+    prototypes = torch.zeros(uploads.weights.shape[1], uploads.features.shape[1])
+    patterns, member = (uploads.features != 0).T.unique(dim=0, return_inverse=True)
+    for number, shown in enumerate(patterns):
+        if not bool(shown.any()):
+            continue
+        columns = (member == number).nonzero().flatten()
+        part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
+        cut = []
+        for shape in shapes:
+            every = None if shape.by_round is None else shape.by_round[shown][:, :, columns]
+            leads = None if shape.leads is None else shape.leads[:, columns]
+            cut.append(Shape(shape.rows[:, columns], every, leads))
+        prototypes[:, columns] = infer(part, cut).prototypes
+    return RoundPosterior(prototypes)
 
 
-def head_rows(observations: Sequence[Observation], width: int) -> Tensor | None:
-    """Return the rows of the head in each broadcast ``(T, C, d)`` float64; None where one is missing, or another width."""
-    heads = [find_payload(seen.broadcast, Classifier) for seen in observations]
-    rows = [None if head is None else head.state.get("weight") for head in heads]
-    known = [row.double().cpu() for row in rows if row is not None and row.dim() == 2 and row.shape[1] == width]
-    return torch.stack(known) if known and len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
-
-
-def shape_of_head(uploads: Uploads, rows: Tensor, classes: Tensor) -> Shape:
+def shape_of_head(features: Tensor, rows: Tensor, classes: Tensor) -> Shape:
     """Return the shape that a head with rows ``(T, C, d)`` gives the classes ``(m,)``: its centred rows.
 
-    Behind a ReLU (no upload below zero) training moves prototypes only as far as a coordinate is active.
+    Behind a ReLU (no upload ``(T, d)`` below zero) training moves prototypes only as far as a coordinate is active.
     """
-    apart = (rows - rows.mean(1, keepdim=True))[:, classes]
-    leads = apart[-1]
-    if bool((uploads.features >= 0).all()):
-        apart = apart * activity(uploads.features).sqrt()
-    return Shape(apart[-1], torch.einsum("tm,tmd->td", uploads.weights, apart), leads)
-
-
-def shape_of_means(uploads: Uploads, means: Tensor) -> Shape:
-    """Return the shape of class means of auxiliary images ``(m, d)`` as of the last round."""
-    means = means.double()
-    return Shape(means, uploads.weights @ means)
+    leads = apart = (rows - rows.mean(1, keepdim=True))[:, classes]
+    if bool((features >= 0).all()):
+        apart = apart * activity(features).sqrt()
+    return Shape(apart[-1], apart, leads[-1])
 
 
 def activity(features: Tensor) -> Tensor:
@@ -251,27 +332,25 @@ def _likeliest(problem: _Problem, most_drift: float) -> Variances:
     No drift from one round to the next is above ``most_drift``.
     """
     most = most_drift * (1 + 1e-6)
-    grid = {name: [v for v in values if name not in _DRIFTS or v <= most] for name, values in _GRID.items()}
-    return max((_ascend(problem, start, grid) for start in _STARTS), key=lambda pair: pair[0])[1]
+    grid = {name: [v for v in values if not name.endswith("drift") or v <= most] for name, values in _GRID.items()}
+    results = []
+    for best in _STARTS:
+        highest = -math.inf
+        for _ in range(_SWEEPS):
+            before = highest
+            for name, values in grid.items():
+                tried = [replace(best, **{name: value}) for value in values]
+                likelihoods = problem.weigh(tried).likelihoods
+                position = int(likelihoods.argmax())
+                if float(likelihoods[position]) > highest:
+                    best, highest = tried[position], float(likelihoods[position])
+            if highest - before < 1e-3:
+                break
+        results.append((highest, best))
+    return max(results, key=lambda pair: pair[0])[1]
 
 
-def _ascend(problem: _Problem, start: Variances, grid: dict[str, list[float]]) -> tuple[float, Variances]:
-    best, highest = start, -float("inf")
-    for _ in range(_SWEEPS):
-        before = highest
-        for name, values in grid.items():
-            tried = [replace(best, **{name: value}) for value in values]
-            likelihoods = problem.weigh(tried).likelihoods
-            position = int(likelihoods.argmax())
-            if float(likelihoods[position]) > highest:
-                best, highest = tried[position], float(likelihoods[position])
-        if highest - before < 1e-3:
-            break
-    return highest, best
-
-
-@dataclass(frozen=True)
-class _Weighed:
+class _Weighed(NamedTuple):
     """N choices of hyperparameters: log likelihoods ``(N,)``, scales of shapes ``(N, n)`` and gains ``(N, m, T)``.
 
     Sizes ``(N,)`` are variances of a class's own part, variances ``(N, m)`` those of the posterior in units of that.
@@ -284,28 +363,21 @@ class _Weighed:
     variances: Tensor
 
 
-@dataclass(frozen=True)
 class _Problem:
     """The parts of the likelihood: inner products ``(n + 1, n + 1, T, T)`` of uploads and shapes, weights, times, d."""
 
-    products: Tensor
-    weights: Tensor
-    times: Tensor
-    rounds: Tensor
-    width: int
-
-    @classmethod
-    def of(cls, uploads: Uploads, shapes: Sequence[Shape], spread: Tensor) -> _Problem:
-        rows = torch.stack([uploads.features, *(shape.mixed for shape in shapes)]) / spread
-        products = torch.einsum("iad,jbd->ijab", rows, rows)
-        return cls(products, uploads.weights, uploads.times, uploads.rounds.double(), len(spread))
+    def __init__(self, uploads: Uploads, mixed: Sequence[Tensor], spread: Tensor) -> None:
+        rows = torch.stack([uploads.features, *mixed]) / spread
+        self.products = torch.einsum("iad,jbd->ijab", rows, rows)
+        self.weights, self.rounds, self.width = uploads.weights, uploads.rounds.double(), len(spread)
+        counted = self.rounds.clamp_min(1)
+        self.times = counted / counted[-1]
 
     def weigh(self, choices: Sequence[Variances]) -> _Weighed:
         """Return likelihood and posterior of every choice."""
         names = [spec.name for spec in fields(Variances)]
         table = torch.tensor([[getattr(choice, name) for name in names] for choice in choices], dtype=torch.float64)
-        known = dict(zip(names, table.T, strict=True))
-        covariance, cross, prior, growth = self._covariances(known)
+        covariance, cross, prior, growth = self._covariances(dict(zip(names, table.T, strict=True)))
         factor = torch.linalg.cholesky(covariance)
         inverse = torch.cholesky_inverse(factor)
         times = torch.cat([torch.ones_like(growth)[:, None], growth[:, None].expand(-1, len(self.products) - 1, -1)], 1)
@@ -347,3 +419,59 @@ def _least_squares(moments: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.linalg.solve(shapes + ridge, mixed[..., None])[..., 0]
     left = moment - (scales * mixed).sum(1)
     return scales, left.clamp_min(1e-14 * moment.clamp_min(_SMALLEST))
+
+
+# ---------------------------------------------------------------- hidden weights
+
+
+def infer_hidden(sent: Uploads, shapes: Sequence[Shape] = ()) -> tuple[RoundPosterior, Tensor]:
+    """Return the posterior of prototypes behind uploads whose weights are what was sent of them, and the weights found.
+
+    The weights ``(T, m)`` are float64 distributions.
+    """
+    means, spreads = expected_weights(sent.weights)
+    guesses = [shape.rows for shape in shapes if shape.by_round is None]
+    if guesses:
+        weights = _likely_weights(sent.features, guesses[0], torch.zeros(len(guesses[0])), means, spreads)
+        # Errors of weights look like drift as well; posteriors that allow none would take them for prototypes.
+        return infer(replace(sent, weights=weights), shapes, ANY_DRIFT), weights
+    weights, result = means, infer(replace(sent, weights=means), shapes)
+    for _ in range(_HIDDEN_SWEEPS if sent.weights.shape[1] > 1 else 0):
+        assert result.distance is not None
+        weights = _likely_weights(sent.features, result.prototypes, result.distance, means, spreads)
+        result = infer(replace(sent, weights=weights), shapes)
+    return result, weights
+
+
+def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean ``(T, m)`` and covariance ``(T, m, m)`` of weights, given encodings ``(T, m)`` of their largest."""
+    n_classes = sent.shape[1]
+    draws = torch.rand(_DRAWS, n_classes, generator=generator(0, "hidden weights"), dtype=torch.float64)
+    draws = draws / draws.sum(1, keepdim=True)
+    largest = draws.argmax(1, keepdim=True)
+    means, spreads = [], []
+    for top in sent.argmax(1).tolist():
+        swapped = draws.scatter(1, largest, draws[:, [top]]).index_copy(1, torch.tensor([top]), draws.amax(1)[:, None])
+        means.append(swapped.mean(0))
+        spreads.append(torch.cov(swapped.T).view(n_classes, n_classes))
+    return torch.stack(means), torch.stack(spreads)
+
+
+def _likely_weights(features: Tensor, known: Tensor, distance: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
+    """Return the likeliest weights ``(T, m)`` of mixtures ``(T, d)`` of prototypes ``(m, d)``, known up to a distance."""
+    n_classes, width = known.shape
+    prototypes = known.double()
+    precision = torch.linalg.inv(spreads + _RIDGE / n_classes**2 * torch.eye(n_classes, dtype=torch.float64))
+    expected = torch.einsum("tij,tj->ti", precision, means)
+    gram, seen = prototypes @ prototypes.T, features @ prototypes.T
+    doubt = distance.double().square() / width
+    least = _LEAST_LEFT * features.square().mean().clamp_min(1e-30)
+    weights = means
+    left = (features - means @ prototypes).square().mean(1).clamp_min(least)
+    for _ in range(_REFINEMENTS):
+        curvature = gram / left[:, None, None] + precision
+        weights = least_squares_in_simplex(curvature, seen / left[:, None] + expected)
+        unknown = torch.einsum("tij,ji->t", torch.linalg.inv(curvature), gram) / width
+        left = (features - weights @ prototypes).square().mean(1) + unknown + weights.square() @ doubt
+        left = left.clamp_min(least)
+    return weights

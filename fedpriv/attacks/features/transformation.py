@@ -24,7 +24,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed
+from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed, undone
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.secure_sum import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
@@ -78,11 +78,8 @@ class TransformationSearch(Attack):
         images = result.images.cpu().clone()
         for row, labels in zip(images, result.labels.tolist(), strict=True):
             for index, label in enumerate(labels):
-                alike = (
-                    current
-                    if classes is None or not bool((classes == label).any())
-                    else current[classes.cpu() == label]
-                )
+                of_class = None if classes is None else classes.cpu() == label
+                alike = current if of_class is None or not bool(of_class.any()) else current[of_class]
                 row[index] = self.untransformed(row[index], alike)
         return replace(result, images=images.to(result.images))
 
@@ -98,18 +95,14 @@ class TransformationSearch(Attack):
         return best.clamp(0, 1)
 
     def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        from fedpriv.algebra.augmentations import undone
-
         for signs in product(*[(1, -1) if signed(number) else (1,) for number in policy]):
             now, known, contradiction = image, torch.ones_like(image[0], dtype=torch.bool), 0.0
             for number, sign in zip(reversed(policy), reversed(signs), strict=True):
                 now, there, left = undone(now, number, sign)
                 moved, _, _ = undone(known[None].float(), number, sign) if bool((~there).any()) else (known[None], 0, 0)
                 known, contradiction = (moved[0] > 0.5) & there, contradiction + left
-            if self.crop:
-                yield uncropped(now, known, contradiction)
-            else:
-                yield now[None], known[None], torch.tensor([contradiction])
+            whole = now[None], known[None], torch.tensor([contradiction])
+            yield uncropped(now, known, contradiction) if self.crop else whole
 
 
 def uncropped(image: Tensor, known: Tensor, contradiction: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Declared, Trained
+from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import Knowledge, Observation, Progress, ThreatModel
 from fedpriv.util.errors import UserError
@@ -36,26 +36,16 @@ class Moment:
 
 @dataclass(frozen=True)
 class InferenceProblem:
-    """The input of one call. Mappings by client hold the clients that uploaded in the newest round.
-
-    Attributes:
-        kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
-        candidates: client -> candidate images; empty for an inference about classes.
-        disclosed: client -> labels and counts that it disclosed in any round; without an entry those of its newest upload.
-        progress: called with (units done, units planned).
-        earlier: rounds before the newest, in order.
-        trained: shadow clients that are trained already.
-    """
+    """The input of one call. Mappings by client hold the clients that uploaded in the newest round."""
 
     observations: tuple[Observation, ...]
     knowledge: Knowledge
-    kind: str | None = None
-    candidates: Mapping[int, Candidates] = field(default_factory=dict)
-    disclosed: Mapping[int, Said] = field(default_factory=dict)
+    kind: str  # of upload that is attacked
+    candidates: Mapping[int, Candidates] = field(default_factory=dict)  # client -> images; empty if asked about classes
+    disclosed: Mapping[int, Said] = field(default_factory=dict)  # client -> in any round; else by its newest upload
     seed: int = 0
-    progress: Progress | None = None
-    earlier: tuple[Moment, ...] = ()
-    trained: Trained = field(default_factory=Trained)
+    progress: Progress | None = None  # called with (units done, units planned)
+    earlier: tuple[Moment, ...] = ()  # rounds before the newest, in order
 
     @property
     def uploads(self) -> dict[int, Observation]:
@@ -87,20 +77,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Scores:
-    """Answers of an inference.
-
-    Attributes:
-        values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
-            where a yes is ruled out.
-        source: in words, where scores were learned from; empty where nothing was learned.
-        shares: client -> an estimate of its class shares ``(C,)``, float64 on the CPU, of an inference that makes one.
-    """
+    """Answers of an inference; all numbers float64 on the CPU."""
 
     asked: Asked
-    values: Mapping[int, Tensor]
-    source: str = ""
+    values: Mapping[int, Tensor]  # client -> score of each question (n,), higher for a likelier yes, -inf for a sure no
+    source: str = ""  # in words, where scores were learned from; empty where nothing was learned
     seconds: float = 0.0
-    shares: Mapping[int, Tensor] = field(default_factory=dict)
+    shares: Mapping[int, Tensor] = field(default_factory=dict)  # client -> estimate of its class shares (C,), if any
 
 
 @dataclass(frozen=True, kw_only=True)

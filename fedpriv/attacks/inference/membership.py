@@ -1,50 +1,78 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
 Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are calibrated by the
-other clients' uploads and averaged over rounds. By kind:
+other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus infinity.
 
-- prototypes, representations, mixtures: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the candidate's class;
-  where the attacker has labelled images of the clients' domain, of means and mixtures rather the deviation of
-  :func:`fedpriv.attacks.inference.membership_scores.deviation_scores`;
-- class outputs: KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
-- kernels and outputs on public samples: what ridge regression over pixels makes of them at the candidate;
-- trained weights: :mod:`fedpriv.attacks.inference.update_scores`.
+**Distance**, of prototypes, representations and mixtures: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the
+candidate's class; of class outputs KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class.
 
-A candidate of a class that the upload does not contain cannot be a member: minus infinity.
+**Deviation**, of means and mixtures where the attacker has labelled images of the clients' domain. A mean of n images
+deviates from the expectation of its class by sum_i (g(x_i) - m_y) / n, of which a member's own z = g(x) - m_y is part, and
+the most powerful test weighs directions by the inverse covariance (Dwork et al., "Robust traceability from trace amounts",
+FOCS 2015, for independent attributes). With z_t and D_t the whitened deviations of candidate and upload in round t, the
+score is
 
-**Calibration.** Clients' data are mostly disjoint, so the other clients' uploads, each under its own extractor, show how
-near an upload comes that was not computed from the candidate (the principle of FedMIA: Zhu et al., CVPR 2025).
+    sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s),
 
-Distances d_k(x) from client k's upload: score = 1/2 mean over other clients j of log d_j(x) - log d_k(x).
+with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the covariance of rounds that the numbers
+of images lead to expect (:mod:`fedpriv.attacks.inference.means`), whose inverse separates the classes of a mixture.
 
-Signals s_k(x) of trained weights: c_k(x) = s_k(x) - (n m_k(class of x) + m_k) / (n + 1), with m_k the median of all
-candidates and m_k(y) of the n of a class, on the scale of its own spread; score = c_k(x) - 1/2 mean over other j of c_j(x).
+**Kernels.** K = H H^T of public images is centred. With a(x) the weights by which ridge regression over pixels makes the
+value at x out of those at public images, and u_y the mean over public images of class y less the mean over all, the
+signal is
 
-Signals from public inputs: z(x) = (s_k(x) - mean of the others' s_j(x)) / (d(x) + 0.3 median of d), d(x) the standard
-deviation of the others' signals, less the class median as above.
+    a(x)^T K u_y / sqrt(a(x)^T K a(x)  u_y^T K u_y),
+
+the cosine of H^T a(x) and H^T u_y; without classes of public images a(x)^T K a(x) over the mean of the diagonal.
+
+**Outputs on public samples.** With u_k(p) the log outputs of client k on sample p, less their mean over classes and then
+over samples, and l_k their regression over pixels, the signal of x of class y is l_k(x)_y.
+
+**Trained weights**: :mod:`fedpriv.attacks.inference.update_scores`.
+
+**Calibration.** The other clients' uploads, each under its own extractor, show how near an upload comes that was not
+computed from the candidate (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload,
+score = 1/2 mean over other clients j of log d_j(x) - log d_k(x). With signals s_k(x) of trained weights, c_k(x) = s_k(x) -
+(n m_k(class of x) + m_k) / (n + 1), m_k the median of all candidates and m_k(y) of the n of a class, on the scale of its
+own spread; score = c_k(x) - 1/2 mean over other j of c_j(x). With signals from public inputs, z(x) = (s_k(x) - mean of the
+others' s_j(x)) / (d(x) + 0.3 median of d), d(x) the standard deviation of the others', less the class median as above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.inference.mean_uploads import AVERAGES, enough_images, read_mean_round
-from fedpriv.attacks.inference.membership_scores import (
-    COMPARED,
-    deviation_scores,
-    kernel_signals,
-    nearness_to_upload,
-    public_signals,
+from fedpriv.attacks.inference.means import (
+    AVERAGES,
+    LIKELY,
+    TINY,
+    MeanRound,
+    MemberCounts,
+    MultiRound,
+    enough_images,
+    estimate_member_counts,
+    read_mean_round,
+    rows_by_class,
 )
-from fedpriv.attacks.inference.update_scores import update_signals
-from fedpriv.attacks.inputs.targets import upload_holds
+from fedpriv.attacks.inference.update_scores import granted_head, update_signals
+from fedpriv.attacks.inputs.outputs import (
+    extrapolate,
+    extrapolation_weights,
+    known_classes,
+    log_outputs,
+    public_outputs,
+    public_samples,
+    read_outputs,
+)
+from fedpriv.attacks.inputs.targets import represent, upload_holds
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import (
@@ -56,9 +84,14 @@ from fedpriv.wire.kinds import (
     LAYERS,
     PUBLIC_OUTPUTS,
     TRAINED,
+    VECTORS,
     WHOLE,
     payload_kind,
 )
+from fedpriv.wire.payloads import Kernel, PublicImages, find_payload
+
+COMPARED = VECTORS | CLASS_OUTPUTS
+"""Payloads that candidates are compared with as they were uploaded."""
 
 MOST_ROUNDS_OF_MEANS = 15
 """Default rounds of deviations: a mixture is separated by weights that change often."""
@@ -70,9 +103,12 @@ single layers; and where each takes another pass through a network, or another p
 LEAST_DISTANCE, FEWEST_FOR_A_SPREAD = 1e-9, 3
 """A distance that counts as none, and other clients below which a candidate's spread is not taken."""
 
-SHARE, FLOOR = 0.5, 0.3
-"""Share of the others' mean that is taken off, and of the median spread of their signals that is added to each. Chosen on a
-few federations, confirmed on others."""
+SHARE, FLOOR, STEADY = 0.5, 0.3, 1e-2
+"""Share of the others' mean that is taken off; of the median spread of their signals that is added to each; and of a round's
+expected deviation that is independent of other rounds. Chosen on a few federations, confirmed on others."""
+
+WIDTH, _TINY = 2.0, 1e-12
+"""Of the kernel over pixels, in summed variances of the public images; least length that is divided by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,31 +149,20 @@ class MembershipInference(Inference):
         return Scores(self.ask(problem), results)
 
     def _score(self, problem: InferenceProblem, candidates: Candidates) -> Tensor:
-        mine = problem.uploads_of(candidates.client)
-        newest, knowledge = mine[-1]
-        kind = problem.kind
-        if kind is None:
-            sent = (ANSWERS | COMPARED).first(newest.upload)
-            if sent is None:
-                raise UserError(
-                    f"{upload_holds(newest)}; attack 'membership' compares with one of {', '.join(COMPARED)}"
-                )
-            kind = sent.kind
-        if self._deviates(newest, knowledge, kind):
-            current, labels = knowledge.public_images, knowledge.public_labels
-            assert current is not None
-            assert labels is not None
-            each = [(seen, known) for seen, known in mine if self._deviates(seen, known, kind)]
-            return deviation_scores(
-                [read_mean_round(seen, known, candidates.images, current, labels) for seen, known in each],
-                candidates.labels.cpu(),
-            )
+        each = problem.uploads_of(candidates.client)
+        if self._deviates(*each[-1], problem.kind):
+            means = []
+            for seen, knowledge in each:
+                auxiliary, labels = knowledge.public_images, knowledge.public_labels
+                if auxiliary is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
+                    means.append(read_mean_round(seen, knowledge, candidates.images, auxiliary, labels))
+            return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:
-            seen = [observation for observation in moment.observations if observation.client == candidates.client]
-            if seen:
-                beside = [item for item in moment.observations if _calibrates(item, seen[0], kind, moment.knowledge)]
-                rounds.append(self._score_round([*seen[:1], *beside], candidates, moment.knowledge, kind))
+            for seen in moment.observations:
+                if seen.client == candidates.client:
+                    others = [o for o in moment.observations if _calibrates(o, seen, problem.kind, moment.knowledge)]
+                    rounds.append(self._score_round([seen, *others], candidates, moment.knowledge, problem.kind))
         return average_rounds(rounds)
 
     def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str) -> bool:
@@ -151,32 +176,25 @@ class MembershipInference(Inference):
 
     def _score_round(self, seen: list[Observation], candidates: Candidates, knowledge: Knowledge, kind: str) -> Tensor:
         """Return scores ``(n,)`` by one round's uploads, the client's first."""
+        images, labels = candidates.images, candidates.labels
         if kind in TRAINED:
             nearest = sorted(seen[1:], key=lambda item: (item.client <= candidates.client, item.client))
             shared = kind in WHOLE and payload_kind(kind).space == "weights"
             most = FEW_OTHERS if kind in LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
-            uploads = [seen[0], *nearest[:most]]
-            return calibrate_by_class(
-                update_signals(uploads, candidates.images, candidates.labels, knowledge), candidates.labels
-            )
+            return calibrate_by_class(update_signals([seen[0], *nearest[:most]], images, labels, knowledge), labels)
         if kind in ANSWERS:
             signals = kernel_signals if kind in KERNELS else public_signals
-            return calibrate_by_spread(
-                signals(seen, candidates.images, candidates.labels, knowledge), candidates.labels
-            )
+            return calibrate_by_spread(signals(seen, images, labels, knowledge), labels)
         every_class = self.classes == "any"
-        distances = [
-            nearness_to_upload(entry, replace(candidates, client=entry.client), knowledge, every_class=every_class)
-            for entry in seen
-        ]
-        return calibrate_by_other_clients(distances[0], distances[1:])
+        mine, *others = (nearness_to_upload(o, images, labels, knowledge, every_class=every_class) for o in seen)
+        return calibrate_by_other_clients(mine, others)
 
 
-def _calibrates(seen: Observation, observation: Observation, kind: str, knowledge: Knowledge) -> bool:
+def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Knowledge) -> bool:
     """True for another client's upload that candidates can be compared with; not for the same one (secure aggregation)."""
     among = next(kinds for kinds in (TRAINED, ANSWERS, COMPARED) if kind in kinds)
-    mine, theirs = among.first(observation.upload), among.first(seen.upload)
-    if seen.client == observation.client or mine is None or theirs is None:
+    mine, theirs = among.first(seen.upload), among.first(other.upload)
+    if other.client == seen.client or mine is None or theirs is None:
         return False
     first, second = mine.tensors(), theirs.tensors()
     if first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items()):
@@ -184,7 +202,7 @@ def _calibrates(seen: Observation, observation: Observation, kind: str, knowledg
     if kind in ANSWERS | WHOLE:
         return True
     private = kind in CLASS_OUTPUTS or (kind in TRAINED and kind not in HEADS)
-    return seen.client in (knowledge.heads if private else knowledge.extractors)
+    return other.client in (knowledge.heads if private else knowledge.extractors)
 
 
 # ---------------------------------------------------------------- calibration
@@ -256,3 +274,126 @@ def _less_class_median(values: Tensor, labels: Tensor) -> Tensor:
     usual = (number * middles + values.quantile(0.5, dim=1, keepdim=True)) / (number + 1)
     result: Tensor = values - usual[:, position]
     return result
+
+
+# ---------------------------------------------------------------- distance and deviation
+
+
+def nearness_to_upload(
+    seen: Observation, images: Tensor, labels: Tensor, knowledge: Knowledge, *, every_class: bool
+) -> Tensor:
+    """Return the distance of candidates from what was uploaded for their class ``(n,)``; infinite where nothing was.
+
+    Of class outputs the KL divergence, otherwise the relative squared distance. With ``every_class`` a mixture is compared
+    with for every class.
+    """
+    features = represent(knowledge, seen.client, images).double()
+    sent = COMPARED.first(seen.upload)
+    if sent is None:
+        raise UserError(f"{upload_holds(seen)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
+    rows, classes, _ = rows_by_class(sent, every_class=every_class)
+    if sent.kind in CLASS_OUTPUTS:
+        weight, bias = (value.double().cpu() for value in granted_head(seen.client, knowledge))
+        outputs, softmax = read_outputs(rows)
+        uploaded = outputs if softmax else outputs.softmax(1)
+        current = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
+        distances = current - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
+    else:
+        distances = torch.cdist(features, rows).square() / rows.square().sum(1).clamp(min=1e-12)
+    return distances.masked_fill(labels.cpu()[:, None] != classes, torch.inf).amin(1)
+
+
+def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
+    """Return scores of candidates of classes ``(n,)`` by a client's rounds; minus infinity for classes never uploaded."""
+    counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
+    result = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
+    seen, groups = MultiRound.of(rounds), []
+    if rounds[-1].weights is not None:
+        groups.append((seen, (seen.weights != 0).any(0).nonzero().squeeze(1)))
+    else:  # of means, the rounds that hold each class
+        for label in labels.unique():
+            of_class = MultiRound(tuple(item for item in seen.rounds if bool((item.classes == label).any())))
+            groups.append((of_class, label[None]))
+    for used, classes in groups:
+        requested = torch.isin(labels, classes)
+        if bool(requested.any()) and used.rounds:
+            result[requested] = _cosines(used, classes, requested, labels[requested], counts)
+    return result
+
+
+def _cosines(seen: MultiRound, classes: Tensor, values: Tensor, labels: Tensor, counts: MemberCounts) -> Tensor:
+    """Return scores of the candidates that are ``values`` ``(n,)`` about, of ``labels``, by rounds that hold the classes."""
+    mixed = seen.rounds[-1].weights is not None
+    n_rounds = len(seen.rounds)
+    weights = seen.weights if mixed else torch.ones(n_rounds, 1 + int(classes.max()), dtype=torch.float64)
+    places = [0 if mixed else item.classes.tolist().index(int(classes)) for item in seen.rounds]
+    inverse = torch.linalg.inv(_covariance(seen, classes, weights[:, classes], counts))
+    shares, size = weights[:, labels, None], seen.lengths.sqrt()[:, None, None]
+    rows = [item.covariance.whitened_deviations(item.features[values], labels) for item in seen.rounds]
+    mine = shares * torch.stack(rows) / size
+    pairs = zip(seen.rounds, places, strict=True)
+    sent = torch.stack([item.whitened_deviation(place)[None] for item, place in pairs]) / size
+    turned = torch.einsum("ts,snd->tnd", inverse, sent)
+    lengths = (mine * torch.einsum("ts,snd->tnd", inverse, mine)).sum((0, 2))
+    squares = (sent * turned).sum((0, 2))
+    result: Tensor = (mine * turned).sum((0, 2)) / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
+    return result
+
+
+def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: MemberCounts) -> Tensor:
+    """Return K ``(T, T)`` of rounds with shares ``(T, k)`` of the classes ``(k,)``."""
+    numbers, labels = seen.rounds[-1].covariance.numbers, classes.tolist()
+    each = [1 / numbers.get(label, 1) + 1 / counts.numbers.get(label, LIKELY) for label in labels]
+    expected = (shares * torch.tensor(each, dtype=torch.float64)) @ shares.T
+    current = STEADY * expected.diagonal() + counts.drift * shares.square().sum(1) + seen.noise
+    return expected * seen.alike + torch.diag(current.clamp_min(TINY))
+
+
+# ---------------------------------------------------------------- kernels and outputs on public samples
+
+
+def kernel_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return the kernel signal of each of k uploads of a round for each candidate ``(k, n)``, float64 on the CPU."""
+    kernels = [find_payload(entry.upload, Kernel) for entry in seen]
+    matrices = [centred(kernel.matrix.double().cpu()) for kernel in kernels if kernel is not None]
+    sent = find_payload(seen[0].broadcast, PublicImages)
+    if sent is None:
+        raise UserError(f"broadcast of round {seen[0].round}: holds no public images; a kernel is about some")
+    public = sent.images[-len(matrices[0]) :]
+    weights = extrapolation_weights(public, images, WIDTH)
+    auxiliary, known_labels = knowledge.public_images, knowledge.public_labels
+    towards = None
+    if auxiliary is not None and known_labels is not None and auxiliary.shape[1:] == public.shape[1:]:
+        classes = known_classes(public, auxiliary, known_labels)
+        if bool((classes >= 0).any()):
+            same = (labels.cpu()[:, None] == classes).double()
+            number = same.sum(1, keepdim=True)
+            towards = torch.where(number > 0, same / number.clamp_min(1) - 1 / len(classes), 0.0)
+    return torch.stack([_kernel_signal(item, weights, towards) for item in matrices])
+
+
+def _kernel_signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> Tensor:
+    """Return the cosine ``(n,)`` of extrapolated representations and class directions, or the square of their lengths."""
+    across = weights @ matrix
+    squares: Tensor = torch.linalg.vecdot(across, weights)
+    if towards is None:
+        return squares / matrix.diagonal().mean().clamp_min(_TINY)
+    others: Tensor = torch.linalg.vecdot(towards @ matrix, towards)
+    # A defense may leave a matrix that is no product: a negative square counts as none.
+    lengths = (squares.clamp_min(0) * others.clamp_min(0)).sqrt()
+    cosines: Tensor = torch.linalg.vecdot(across, towards) / lengths.clamp_min(_TINY)
+    return cosines.clamp(-1, 1)
+
+
+def public_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return the extracted log output of each of k uploads at each candidate, of its class: ``(k, n)`` float64."""
+    sent = [public_outputs(item) for item in seen]
+    known = public_samples("membership", sent[0], knowledge)
+    logs = torch.stack([log_outputs(entry) for entry in sent], 1)
+    logs = logs - logs.mean(2, keepdim=True)
+    logs = logs - logs.mean(0)
+    # The regression is linear in its values: all clients' networks are extracted at once.
+    extracted = extrapolate(known, logs.flatten(1), images, WIDTH).unflatten(1, logs.shape[1:])
+    current = labels.cpu()[:, None, None].expand(-1, len(sent), 1)
+    values: Tensor = extracted.gather(2, current)[:, :, 0].T
+    return values

@@ -1,4 +1,4 @@
-"""Membership scores from what training did to uploaded weights, by the broadcast and the upload alone.
+"""Membership scores and shares of classes from the change of weights between broadcast and upload.
 
 **Span**, where a layer before the head is uploaded. A step changes weights W and bias b of z = W a + b by -lr sum_i d_i
 a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever
@@ -12,6 +12,15 @@ precision. The score is -log r. (SPEAR, Dimitrov et al., NeurIPS 2024, inverts b
 **Gradient** otherwise, because a few images fill a head's span: the cosine between the update and the candidate's
 gradient at the broadcast weights (after Nasr et al., S&P 2019). An extractor and an angle matrix take the client's
 private head.
+
+**Gradients.** Training changes weights, in expectation, by before - after = a sum_k s_k g_k with a > 0, s the shares of
+classes and g_k the mean gradient of own images of class k at the broadcast weights, the uploaded ones, and half-way.
+Shares are those of least squares under s >= 0; rounds are averaged by the explained part of the change's square. (Numbers
+of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any part of a model are
+ours.)
+
+**Biases.** A class's bias rises where the client has more of its images than the model expects (Wainakh et al., PoPETs
+2022).
 """
 
 from __future__ import annotations
@@ -27,13 +36,13 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import leading
 from fedpriv.algebra.matrices import dense, diagonal_blocks
-from fedpriv.attacks.gradients.update import private_head
-from fedpriv.attacks.inputs.extractors import represent
-from fedpriv.attacks.inputs.targets import upload_holds
+from fedpriv.attacks.gradients.update import last_layer, private_head
+from fedpriv.attacks.inference.base import InferenceProblem
+from fedpriv.attacks.inputs.targets import represent, upload_holds
 from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import TRAINED
+from fedpriv.wire.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
 BATCH, _GRADIENT_VALUES = 256, 2**24
@@ -47,6 +56,15 @@ _ROUNDING = 2.0**-24
 
 _STEADY, _TINY = 1e-14, 1e-12
 """Least s over the trace of M M^T, below which double precision solves nothing; least length that is divided by."""
+
+WAY = (0.0, 0.5, 1.0)
+"""Places between the broadcast and the uploaded weights that gradients are averaged over."""
+
+LEAST_SHARE, MOST_VALUES = 1e-6, 2**25
+"""Least share of a class, and least weight of a round; most values of all classes' gradients that are compared: 256 MiB."""
+
+_SQUARE, _EIGENVALUE = 1e-30, 1e-12
+"""Least length that is divided by; least eigenvalue, to the largest, of normal equations."""
 
 
 @dataclass(frozen=True)
@@ -117,23 +135,17 @@ def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Training:
-    """A client's training from broadcast to uploaded weights, as a loss of candidates.
-
-    Attributes:
-        inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
-        logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
-        project: update -> its comparable part; None for everything.
-        complete: whether the weights are the whole model.
-        layer: fully connected, before a head; None where none is uploaded.
-    """
+    """A client's training from broadcast to uploaded weights, as a loss of candidates."""
 
     before: Weights
     after: Weights
-    inputs: Tensor
-    logits: Callable[[Weights, Tensor], Tensor]
-    project: Callable[[Mapping[str, Tensor]], Weights] | None = None
-    complete: bool = False
-    layer: Layer | None = None
+    inputs: Tensor  # candidates (n, ...) as the weights take them: images, or representations
+    logits: Callable[[Weights, Tensor], Tensor]  # (weights, some inputs (b, ...)) -> (b, C)
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = (
+        None  # update -> its comparable part; None for everything
+    )
+    complete: bool = False  # whether the weights are the whole model
+    layer: Layer | None = None  # fully connected, before a head; None where none is uploaded
 
     def losses(self, weights: Weights, labels: Tensor) -> Tensor:
         """Return the loss of each candidate ``(n,)``, float64."""
@@ -177,37 +189,20 @@ def _cosines(update: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     return inner / squares.sqrt().clamp_min(_TINY)
 
 
-def _same_start(training: Training, other: Training) -> bool:
-    return all(torch.equal(value, other.before[name]) for name, value in training.before.items())
-
-
 def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64.
 
     On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
     """
     trainings = [training_of(items, items.client, images, knowledge) for items in seen]
-    if all(training.layer is not None for training in trainings):
-        return _spans(trainings)
-    together = all(training.complete and _same_start(training, trainings[0]) for training in trainings)
-    groups = [trainings] if together else [[item] for item in trainings]
+    layers = [training.layer for training in trainings if training.layer is not None]
+    if len(layers) == len(trainings):
+        shares = [outside(layer.change, layer.error, layer.inputs()) for layer in layers]
+        return torch.stack([-share.clamp_min(LEAST).log().cpu() for share in shares])
+    start = trainings[0].before  # whole models that start alike share the candidates' gradients
+    alike = all(torch.equal(value, each.before[name]) for each in trainings for name, value in start.items())
+    groups = [trainings] if alike and trainings[0].complete else [[item] for item in trainings]
     return torch.cat([alignments(group, labels.to(group[0].inputs.device)).double().cpu() for group in groups])
-
-
-def _spans(trainings: Sequence[Training]) -> Tensor:
-    """Return the span scores of each candidate by each training ``(k, n)``, on the CPU; zero where nothing changed."""
-    values: list[Tensor] = []
-    known: list[tuple[Training, Tensor]] = []
-    for training in trainings:
-        assert training.layer is not None
-        # Candidates come to the layers alike where the weights before them are the same.
-        inputs = next((rows for other, rows in known if _same_start(training, other)), None)
-        if inputs is None:
-            inputs = training.layer.inputs()
-            known.append((training, inputs))
-        share = outside(training.layer.change, training.layer.error, inputs)
-        values.append(-share.clamp_min(LEAST).log().cpu())
-    return torch.stack(values)
 
 
 def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
@@ -277,3 +272,145 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         complete=not rest,
         layer=hidden_layer(model, update, images),
     )
+
+
+# ---------------------------------------------------------------- shares of classes
+
+
+def head_bias_delta(problem: InferenceProblem) -> dict[int, Tensor]:
+    """Return by how much each class's bias rose ``(C,)``, float64, in units of the mean size, averaged over rounds."""
+    deltas = {}
+    for client in problem.uploads:
+        changes = (bias_change(seen, knowledge) for seen, knowledge in problem.uploads_of(client))
+        each = [change for change in changes if change is not None]
+        scaled = [change / change.abs().mean().clamp_min(_SQUARE) for change in each]
+        deltas[client] = torch.stack(scaled).mean(0)
+    return deltas
+
+
+def bias_change(seen: Observation, knowledge: Knowledge) -> Tensor | None:
+    """Return the change of the head's biases, or where it has none the sums of its rows', float64; None without a head."""
+    head, after = find_payload(seen.broadcast, Classifier), find_payload(seen.upload, Classifier)
+    if head is not None and after is not None:
+        change: Weights = {name: after.state[name] - head.state[name] for name in ("weight", "bias")}
+    elif knowledge.model is not None and NETWORKS.first(seen.upload) is not None and NETWORKS.first(seen.broadcast):
+        shapes = {name: parameter.shape for name, parameter in knowledge.model.named_parameters()}
+        update = read_update(seen, shapes, torch.device("cpu"))
+        change = {name: update.after[name] - value for name, value in update.before.items()}
+    else:
+        return None
+    try:
+        weight, bias = last_layer(change, knowledge.n_classes)
+    except UserError:
+        return None
+    rose = (weight.sum(1) if bias is None else bias).double().cpu()
+    return rose if bool(rose.isfinite().all()) else torch.zeros_like(rose)
+
+
+def has_gradients(seen: Observation, knowledge: Knowledge) -> bool:
+    """True if the attacker can compute gradients of images through an upload."""
+    sent = TRAINED.first(seen.upload)
+    if sent is None or (NETWORKS if sent.kind in NETWORKS else LAYERS).first(seen.broadcast) is None:
+        return False
+    if sent.kind in NETWORKS:
+        return knowledge.model is not None and (sent.kind not in EXTRACTORS or seen.client in knowledge.heads)
+    there = seen.client in knowledge.extractors
+    return there and (sent.kind in HEADS or (sent.kind in MAPPINGS and seen.client in knowledge.heads))
+
+
+def shares_by_gradients(problem: InferenceProblem) -> dict[int, Tensor]:
+    """Return the shares of classes ``(C,)`` in each client's images, float64, over all rounds.
+
+    Nearly zero for classes of which the attacker has no image.
+    """
+    results = {}
+    for client in problem.uploads:
+        fits = []
+        for item, knowledge in problem.uploads_of(client):
+            images, labels = knowledge.public_images, knowledge.public_labels
+            if images is not None and labels is not None and has_gradients(item, knowledge):
+                training = training_of(item, client, images, knowledge)
+                fits.append(shares_of(training, labels.to(training.inputs.device), knowledge.n_classes))
+        weights = torch.tensor([explained for _, explained in fits], dtype=torch.float64).clamp_min(LEAST_SHARE)
+        mean = (torch.stack([shares for shares, _ in fits]) * weights[:, None]).sum(0) / weights.sum()
+        results[client] = (mean + LEAST_SHARE) / (mean + LEAST_SHARE).sum()
+        if problem.progress is not None:
+            problem.progress(len(results), len(problem.uploads))
+    return results
+
+
+def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tensor, float]:
+    """Return the shares of classes ``(C,)`` that explain one training best, float64 on the CPU, and the explained part.
+
+    That part, of the change's square, is in [0, 1]; shares are even where it is 0. The training has the attacker's own
+    images of classes ``labels`` ``(m,)`` as inputs.
+    """
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
+    names = _names_compared(training, n_classes)
+    change = _flat(training, {name: training.before[name] - training.after[name] for name in names})
+    gradients = class_gradients(training, labels, n_classes, names)
+    columns = torch.stack([_flat(training, gradient) for gradient in gradients], 1)
+    lengths, whole = columns.norm(dim=0).clamp_min(_SQUARE), float(change.square().sum())
+    columns /= lengths
+    gram, inner = (columns.T @ columns).cpu(), (columns.T @ change).cpu()
+    even = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
+    if not whole or not bool(gram.isfinite().all() and inner.isfinite().all()):
+        return even, 0.0
+    # Non-negative least squares by the normal equations of columns of length one, or zero.
+    values, vectors = torch.linalg.eigh(gram)
+    roots = values.clamp_min(_EIGENVALUE * float(values[-1])).sqrt()
+    least = torch.from_numpy(nnls((roots[:, None] * vectors.T).numpy(), ((vectors.T @ inner) / roots).numpy())[0])
+    rest = float((change - columns @ least.to(columns)).square().sum())
+    # Rounding would fill a column of zeros.
+    shares = torch.where(lengths.cpu() > _SQUARE, least / lengths.cpu(), 0.0)
+    return (shares / shares.sum(), max(0.0, 1 - rest / whole)) if float(shares.sum()) else (even, 0.0)
+
+
+def class_gradients(training: Training, labels: Tensor, n_classes: int, names: Sequence[str]) -> list[Weights]:
+    """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
+
+    Own images, the training's inputs, are of classes ``labels`` ``(m,)``; those of all classes go through the network
+    together.
+    """
+    numbers = torch.bincount(labels, minlength=n_classes)
+    results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
+    passes = -(-len(labels) // BATCH)
+    for position in WAY:
+        weights = {name: torch.lerp(value, training.after[name], position) for name, value in training.before.items()}
+        requested = {name: weights[name].detach().requires_grad_() for name in names}
+        for first in range(passes):
+            part = torch.arange(first, len(labels), passes, device=labels.device)
+            # A batch norm needs two images.
+            rows = part if len(part) > 1 else part.repeat(2)
+            with torch.enable_grad():
+                logits = training.logits(weights | requested, training.inputs[rows])
+                losses = cross_entropy(logits, labels[rows], reduction="none")
+            there = labels[part].unique().tolist()
+            for label in there:
+                share = int((labels[part] == label).sum()) / (int(numbers[label]) * len(WAY))
+                mean = losses[labels[rows] == label].mean() * share
+                slopes = torch.autograd.grad(mean, list(requested.values()), retain_graph=label != there[-1])
+                for name, slope in zip(names, slopes, strict=True):
+                    results[label][name] += slope
+    return results
+
+
+def _names_compared(training: Training, n_classes: int) -> list[str]:
+    """Return the names of the head's parameters, or else the last up to :data:`MOST_VALUES`."""
+    try:
+        weight, bias = last_layer(training.before, n_classes)
+    except UserError:
+        names, values = list(training.before), 0
+        for kept, name in enumerate(reversed(names), start=1):
+            values += n_classes * training.before[name].numel()
+            if values > MOST_VALUES:
+                return names[-max(1, kept - 1) :]
+        return names
+    return [name for name, value in training.before.items() if value is weight or value is bias]
+
+
+def _flat(training: Training, changes: Mapping[str, Tensor]) -> Tensor:
+    """Return the comparable part of changes as one vector, float64."""
+    kept = changes if training.project is None else training.project(changes)
+    return torch.cat([value.flatten() for value in kept.values()]).double()

@@ -1,12 +1,13 @@
-"""Outputs that clients upload, of classes or on public samples: softmax vectors or logits, and what they say of others."""
+"""Outputs that clients upload, of classes or on public samples: softmax vectors or logits, and their extrapolation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from fedpriv.algebra.matrices import nearest_distribution
 from fedpriv.attacks.inputs.targets import observation_of, upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.search.objectives import relative_feature_distance
@@ -20,6 +21,9 @@ _RIDGE = 1e-2
 _LIKELY_SUMS = (0.6, 1.4)
 """Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero, for
 gradients of the cross-entropy sum to zero."""
+
+_SAME = 1e-4
+"""Largest difference of pixels of one image."""
 
 _MOST_CHANGED = 0.25
 """Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
@@ -35,7 +39,7 @@ def as_distributions(rows: Tensor) -> Tensor | None:
         return rows
     if not len(rows) or not bool(rows.isfinite().all()):
         return None
-    mended = nearest_distributions(rows)
+    mended = nearest_distribution(rows)
     apart, size = (rows - mended).double().square().sum(), rows.double().square().sum()
     likely = _LIKELY_SUMS[0] <= float(rows.double().sum(1).mean()) <= _LIKELY_SUMS[1]
     return mended if likely and bool(apart <= _MOST_CHANGED * size) else None
@@ -45,19 +49,6 @@ def read_outputs(rows: Tensor) -> tuple[Tensor, bool]:
     """Return softmax vectors ``(n, C)`` and True, or logits as they are and False; see :func:`as_distributions`."""
     shares = as_distributions(rows)
     return (rows, False) if shares is None else (shares, True)
-
-
-def nearest_distributions(rows: Tensor) -> Tensor:
-    """Return the Euclidean projection of each row ``(n, C)`` onto the probability simplex.
-
-    Source: Held, Wolfe, Crowder, "Validation of subgradient optimization" (Mathematical Programming 1974): entries
-    are lowered by one number, and cut off at zero, so that they sum to one.
-    """
-    ordered = rows.sort(1, descending=True).values
-    number = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=rows.dtype)
-    lowered = (ordered.cumsum(1) - 1) / number
-    kept = (ordered > lowered).sum(1, keepdim=True).clamp_min(1)
-    return (rows - lowered.gather(1, kept - 1)).clamp_min(0)
 
 
 def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
@@ -116,9 +107,13 @@ def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Ten
     return images[sent.samples.to(images.device)]
 
 
-def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
-    """Return the mean of the other clients' tables, of equal shapes."""
-    return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
+def known_classes(values: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the class ``(L,)`` of each broadcast image among the attacker's own, of classes ``labels``, else -1."""
+    current = images.flatten(1).cpu()
+    wanted = values.flatten(1).to(current)
+    nearest = torch.cdist(wanted, current).argmin(1)
+    strange = (current[nearest] - wanted).abs().amax(1) > _SAME
+    return labels.cpu()[nearest].masked_fill(strange, -1)
 
 
 def extrapolate(known: Tensor, wanted: Tensor, images: Tensor, width: float = 1.0) -> Tensor:

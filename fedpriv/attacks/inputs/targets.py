@@ -1,17 +1,22 @@
-"""Vectors of targets in uploads, and the classes and numbers of images that uploads state."""
+"""Views of uploads: targets, what is said in clear, and representations by granted extractors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Observation, TargetId
-from fedpriv.util.errors import UserError
+from fedpriv.attacks.contract import Same, Trained
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.seeds import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
 from fedpriv.wire.payload import Payload
 from fedpriv.wire.payloads import Entangled, Message, find_payload
+
+_PASS = 256
 
 
 def list_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
@@ -66,17 +71,15 @@ def target_feature(observations: Sequence[Observation], target: TargetId, kinds:
     return rows[target.index]
 
 
+# ---------------------------------------------------------------- classes and counts in clear
+
+
 @dataclass(frozen=True)
 class Said:
-    """Classes of a client's images, and how many there are of each, as its uploads say in clear.
+    """Classes of a client's images, and how many there are of each, as its uploads say in clear."""
 
-    Attributes:
-        classes: that it holds, ascending; None where no message names classes.
-        counts: class -> number of training images; None where no message counts them.
-    """
-
-    classes: tuple[int, ...] | None
-    counts: Mapping[int, int] | None
+    classes: tuple[int, ...] | None  # ascending; None where no message names classes
+    counts: Mapping[int, int] | None  # class -> number of training images; None where no message counts them
 
 
 def said(messages: Iterable[Message]) -> Said:
@@ -123,3 +126,68 @@ def class_counts(upload: Message) -> dict[int, int] | None:
         if classes is not None and counts is not None:
             return dict(zip(classes.tolist(), counts.tolist(), strict=True))
     return None
+
+
+# ---------------------------------------------------------------- representations by granted extractors
+
+
+def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> None:
+    """Refuse where there is no extractor for an attacked client, naming the first."""
+    for client in sorted({target.client for target in targets} - set(knowledge.extractors)):
+        raise UserError(
+            f"no extractor of client {client} was handed over, though the threat model grants "
+            f"extractor={knowledge.card.extractor}; expected one for each attacked client"
+        )
+
+
+def represent(knowledge: Knowledge, client: int, images: Tensor, kept: Trained | None = None) -> Tensor:
+    """Return the representations ``(n, d)`` of images by a client's extractor, on the CPU; ``kept`` as below."""
+    if client not in knowledge.extractors:
+        raise UserError(
+            f"no extractor of client {client} was handed over; pass knowledge={shown({'extractor': 'white_box'})}"
+        )
+    return represented(knowledge.extractors[client], images, images.device, kept).cpu()
+
+
+@torch.no_grad()
+def represented(
+    extractor: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, kept: Trained | None = None
+) -> Tensor:
+    """Return the representations ``(n, d)`` of images by an extractor, in passes of 256, on a device.
+
+    Those of the very same images are looked up where something is kept.
+    """
+
+    def compute() -> Tensor:
+        return torch.cat([extractor(part) for part in images.to(device).split(_PASS)])
+
+    return compute() if kept is None else kept.rows(("rows", Same(extractor), Same(images), device), compute)
+
+
+class OwnExtractors:
+    """The extractors of a card, as one map of images of several clients.
+
+    Where the same owners are asked for again (the very same tensor), who owns what is not worked out anew.
+    """
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._extractors, self._device = knowledge.extractors, torch.device("cpu")
+        self._calls = Last(self._plan)
+
+    def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
+        """Return the representations ``(n, d)`` of images ``(n, c, h, w)``, whose clients ``owners`` ``(n,)`` names.
+
+        ``owners`` lies on the CPU.
+        """
+        self._device = images.device
+        calls, back = self._calls(owners)
+        if len(calls) == 1:
+            return calls[0][0](images)
+        return torch.cat([extractor(images[places]) for extractor, places in calls])[back]
+
+    def _plan(self, owners: Tensor) -> tuple[list[tuple[Callable[[Tensor], Tensor], Tensor]], Tensor]:
+        """Return the extractors with the places of their images, and the way back to the order of the images."""
+        clients = owners.unique().tolist()
+        places = [(owners == client).nonzero().flatten() for client in clients]
+        calls = [(self._extractors[k], current.to(self._device)) for k, current in zip(clients, places, strict=True)]
+        return calls, torch.cat(places).argsort().to(self._device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.low_rank import LEFT, RIGHT, leading, recover
+from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.util.errors import UserError
@@ -48,24 +48,15 @@ class Tangent:
     is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Candidates that are projected
     likewise are compared without error; the same holds of a sum of steps. Convolution kernels are projected slice by slice.
 
-    Attributes:
-        left: name -> U ``(..., a, t)`` with orthonormal or zero columns; parameters that are not named pass unchanged.
-        right: name -> V ``(..., t, b)`` with orthonormal or zero rows.
+    Parameters that are not named pass unchanged.
     """
 
-    left: Mapping[str, Tensor] = field(default_factory=dict)
-    right: Mapping[str, Tensor] = field(default_factory=dict)
+    left: Mapping[str, Tensor] = field(default_factory=dict)  # name -> U (..., a, t), columns orthonormal or zero
+    right: Mapping[str, Tensor] = field(default_factory=dict)  # name -> V (..., t, b), rows orthonormal or zero
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
         """Return the projection of ``gradient``; leading axes of a stack are kept."""
         return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
-
-    def at(self, weights: Mapping[str, Tensor]) -> Tangent:
-        """Return the same of other truncated matrices, of the same ranks, by name."""
-        factors = {name: leading(weights[name], left.shape[-1]) for name, left in self.left.items()}
-        return Tangent(
-            {name: factor[0] for name, factor in factors.items()}, {name: item[2] for name, item in factors.items()}
-        )
 
     def _project(self, name: str, value: Tensor) -> Tensor:
         left, right = self.left[name], self.right[name]
@@ -138,34 +129,27 @@ def stacked_projection(
 ) -> Tangent | SentEntries | None:
     """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
 
-    Smaller ranks are filled up with zeros, which changes no projection.
+    Smaller ranks are filled up with zeros, which changes no projection; factors of what a client sent whole span everything.
     """
     if all(projection is None for projection in projections):
         return None
     entries = [projection for projection in projections if isinstance(projection, SentEntries)]
     if len(entries) == len(projections):
-        return stacked_entries(entries)
+        return _stacked_entries(entries)
     tangents = [projection for projection in projections if isinstance(projection, Tangent)]
     if len(tangents) < len(projections):
         raise TypeError("some updates are projected and some are not; they cannot be stacked")
-    names = dict.fromkeys(name for tangent in tangents for name in tangent.left)
-    left, right = {}, {}
-    for name in names:
-        # Sent whole by some client: its factors span everything.
-        pairs = [_factors(tangent, name, tangents) for tangent in tangents]
-        rank = max(item.shape[-1] for item, _ in pairs)
-        left[name] = torch.stack([pad(entry, (0, rank - entry.shape[-1])) for entry, _ in pairs])
-        right[name] = torch.stack([pad(other, (0, 0, 0, rank - other.shape[-2])) for _, other in pairs])
-    return Tangent(left, right)
-
-
-def _factors(tangent: Tangent, name: str, among: Sequence[Tangent]) -> tuple[Tensor, Tensor]:
-    if name in tangent.left:
-        return tangent.left[name], tangent.right[name]
-    left, right = next((other.left[name], other.right[name]) for other in among if name in other.left)
-    rows, columns = left.shape[-2], right.shape[-1]
-    whole = torch.eye(rows, dtype=left.dtype, device=left.device).expand(*left.shape[:-2], rows, rows)
-    return whole, right.new_zeros(*right.shape[:-2], rows, columns)
+    lefts, rights = {}, {}
+    for name in dict.fromkeys(name for tangent in tangents for name in tangent.left):
+        left, right = next((each.left[name], each.right[name]) for each in tangents if name in each.left)
+        identity = torch.eye(left.shape[-2], dtype=left.dtype, device=left.device)
+        whole = identity.expand(*left.shape[:-1], left.shape[-2])
+        nothing = right.new_zeros(*right.shape[:-2], left.shape[-2], right.shape[-1])
+        pairs = [(each.left.get(name, whole), each.right.get(name, nothing)) for each in tangents]
+        rank = max(first.shape[-1] for first, _ in pairs)
+        lefts[name] = torch.stack([pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
+        rights[name] = torch.stack([pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
+    return Tangent(lefts, rights)
 
 
 @dataclass(frozen=True)
@@ -177,18 +161,14 @@ class SentEntries:
     those: candidates in keeping with that are not pulled anywhere. Where noise is in proportion to each tensor, tensors are
     taken *relative* to their root mean square in the update.
 
-    Attributes:
-        wanted: name -> observed gradient ``(N, ...)``; zero where nothing was sent.
-        signs: whether it holds signs times one magnitude a tensor. Candidates' entries g then become
-            ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with rms(g) over the entries that were sent.
-        limits: ``(N, 2)`` smallest and largest magnitude sent, over all tensors, where updates are censored; else None.
-        relative: name -> what a tensor is divided by ``(N, 1, ...)``; None for nothing.
+    Of signs times one magnitude a tensor, candidates' entries g become ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with
+    rms(g) over the entries that were sent.
     """
 
-    wanted: Mapping[str, Tensor]
+    wanted: Mapping[str, Tensor]  # name -> observed gradient (N, ...); zero where nothing was sent
     signs: bool = False
-    limits: Tensor | None = None
-    relative: Mapping[str, Tensor] | None = None
+    limits: Tensor | None = None  # (N, 2) least and largest magnitude sent, over all tensors, of censored updates
+    relative: Mapping[str, Tensor] | None = None  # name -> what a tensor is divided by (N, 1, ...)
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the projection of gradients ``(N, ...)`` by name."""
@@ -216,8 +196,14 @@ def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEn
         return None
     wanted = {name: value.unsqueeze(0) for name, value in gradient.items()}
     if match == "relative":
-        return SentEntries(wanted, relative={name: _size(value) for name, value in wanted.items()})
-    return SentEntries(wanted, match == "signs", _limits(gradient) if match == "censored" else None)
+        sizes = {name: value.square().mean().sqrt().expand(1, *[1] * value.dim()) for name, value in gradient.items()}
+        return SentEntries(wanted, relative={name: torch.where(size > 0, size, 1.0) for name, size in sizes.items()})
+    if match != "censored":
+        return SentEntries(wanted, match == "signs")
+    magnitudes = torch.cat([value.detach().abs().flatten() for value in gradient.values()])
+    sent = magnitudes[magnitudes > 0]
+    limits = torch.stack([sent.min(), sent.max()]) if len(sent) else magnitudes.new_zeros(2)
+    return SentEntries(wanted, limits=limits[None])
 
 
 def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
@@ -234,25 +220,17 @@ def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
     return torch.where(wanted == 0, beyond, torch.where(truncated, shortened, gradient))
 
 
-def _size(gradient: Tensor) -> Tensor:
-    """Return the root mean square of each row of ``(N, ...)``, which broadcasts; one where all is zero."""
-    size = gradient.square().flatten(1).mean(1).sqrt().view(-1, *[1] * (gradient.dim() - 1))
-    return torch.where(size > 0, size, 1.0)
-
-
-def _limits(gradient: Mapping[str, Tensor]) -> Tensor:
-    """Return the smallest magnitude that is not zero, and the largest, over all tensors ``(1, 2)``; zeros for none."""
-    magnitudes = torch.cat([value.detach().abs().flatten() for value in gradient.values()])
-    kept = magnitudes[magnitudes > 0]
-    return torch.stack([kept.min(), kept.max()])[None] if len(kept) else magnitudes.new_zeros(1, 2)
-
-
-def stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
+def _stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
     """Return the projections of several updates of the same parameters as one."""
-    wanted = {
-        name: torch.cat([projection.wanted[name] for projection in projections]) for name in projections[0].wanted
-    }
+
+    def stacked(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     limits = [entry.limits for entry in projections if entry.limits is not None]
-    sizes = [item.relative for item in projections if item.relative is not None]
-    relative = {name: torch.cat([size[name] for size in sizes]) for name in sizes[0]} if sizes else None
-    return SentEntries(wanted, projections[0].signs, torch.cat(limits) if limits else None, relative)
+    sizes = [entry.relative for entry in projections if entry.relative is not None]
+    return SentEntries(
+        stacked([entry.wanted for entry in projections]),
+        projections[0].signs,
+        torch.cat(limits) if limits else None,
+        stacked(sizes) if sizes else None,
+    )

@@ -1,44 +1,39 @@
 """Inversion by a trained decoder: one forward pass a target, once a network has learned to invert the extractors.
 
 The attacker owns images a of the same domain, computes g_k(a) by every client's extractor, and trains D to give a back:
-min sum_k ||D_k(g_k(a)) - a||^2, where the D_k share all but their input layers. It needs no gradient through g_k, so that
-answers to queries are enough. A mean of several images' representations asks for their mean image, which the linear part
-of D_k gives. A decoded image of one image's representation is then fitted to it, as far as that was seen to help.
+min sum_k ||D_k(g_k(a)) - a||^2. It needs no gradient through g_k, so that answers to queries are enough. Where clients
+defend what they upload, D_k learns from g_k(a) as the same defenses would have sent it, drawn anew. With z standardised,
 
-Where clients defend what they upload, D_k learns from g_k(a) as the same defenses would have sent it, drawn anew: so it
-learns how much of an image is left behind noise, and takes none of the noise for an image.
+    D_k(z, y) = m + m_y + W_k (z - z_y) + B(relu(V_k z + v_k)),
+
+m being the mean image, and m_y and z_y the means of class y beyond those of all, zero where y is not known. The readouts
+W_k come from ridge regression, the penalty of each chosen on held-out images; the entries V_k, v_k and the body B, two
+linear layers that all extractors share, are trained by Adam on what the readouts leave over. Of a mean of representations
+the readout gives the mean of the images. A decoded image of one image's representation is then fitted to it, as far as
+that was seen to help.
 
 Source: Dosovitskiy and Brox, "Inverting visual representations with convolutional networks" (CVPR 2016).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt
-from torch import Tensor
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import cosine_similarity, normalize
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
-from fedpriv.attacks.inputs.extractors import OwnExtractors, represented, require_extractors
-from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inversion.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
-from fedpriv.attacks.observation import (
-    Cost,
-    Knowledge,
-    Needs,
-    Observation,
-    Reconstruction,
-    Rehearsal,
-    TargetId,
-    ThreatModel,
-)
-from fedpriv.attacks.priors.pixels import LEAST_IMAGES, PixelPrior, PixelSettings, images_to_train_on
+from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, ThreatModel
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
     SpectralPrior,
@@ -48,15 +43,12 @@ from fedpriv.attacks.priors.spectral import (
     has_spectrum,
     spectrum_for,
 )
-from fedpriv.attacks.search.fit import Fitted, Prior, Schedule, fit
+from fedpriv.attacks.search.fit import Adam, Fitted, Prior, Schedule, fit
 from fedpriv.attacks.search.objectives import DISTANCES, Match
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import Last, derive_seed, generator
+from fedpriv.util.seeds import Last, derive_seed, generator, global_seed
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 from fedpriv.wire.payloads import Prototypes
-
-REFINED = 600
-"""Steps by which the decoded image of a single image's representation is fitted, where nobody says otherwise."""
 
 TRIED = 6
 """Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
@@ -67,59 +59,51 @@ _HELD_OUT = 10
 _TIMES, _DRAWN_ROWS = 8, 4000
 """Times that an image is shown behind a defense that draws, at most, and rows of a client from which there are fewer."""
 
-_RATE, _PIXEL_RATE = 0.3, 0.02
-"""First step sizes of Adam in fitting, over coordinates and over pixels; they fall to zero along half a cosine."""
+_RATE, _PIXEL_RATE, _FULL = 0.3, 0.02, 300
+"""First step sizes of Adam in fitting, over coordinates and over pixels, which fall to zero along half a cosine; steps from
+which on a fit over coordinates takes its full one."""
 
-_FULL = 300
-"""Steps from which on a fit over coordinates takes its full step size: by few such steps it leads away from its start."""
+_FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
+"""Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
+of one direction, and share of a length below which it was shortened."""
 
-_FOUND = 1e-4
-"""Relative feature distance plus penalties below which a fit ends. Before its step size falls, it may stand still."""
+_LEARNING_RATE, _BATCH, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 60, 20
+"""Adam's step size, pairs a step and extractor, steps without a better held-out error after which training ends, and steps
+between two looks at it."""
 
-_WORTHLESS = 0.05
-"""Worth of a fit below which there is none: it is learned on a few images only."""
+_WIDEST, _ITERATIONS = 1024, 2
+"""Numbers of a representation that a decoder reads, and products by which the subspace of a wider one is found."""
 
-_ALIKE = 0.99
-"""Cosine of rows of one direction, and share of a length below which it was shortened."""
+_BESIDE = 2.0
+"""Images of no class in particular that the mean of a class is taken with: of few, it stays near that of all."""
+
+_PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
+"""Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
+
+
+# ---------------------------------------------------------------- the attack
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderInversion(Attack):
     """Train one decoder for all clients' extractors, then decode the vectors of the targets.
 
-    It is trained once for a run: the control, every budget and every attack that decodes share it.
+    It is trained once for a run: the control, every budget and every attack that decodes share it. Vectors that the upload
+    says are of one image are then fitted, where the client's own extractor is granted: a mean of several is decoded into
+    their mean image, from which a fit to one image leads away. How far to go towards the fitted image, and what of a
+    defended vector to believe, is learned for each client on held-out images of the attacker's own. Coordinates of images'
+    spectrum are fitted (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image and the class
+    mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16 x 16.
 
     Attributes:
-        refine: steps of fitting the decoded images to the vectors, which needs gradients through the extractor.
-            ``auto``: ``refine_steps`` where the client's own extractor is granted and the upload says that the vector is of
-            one image, else none: a mean of several is decoded into their mean image, from which a fit to one image leads
-            away. What a fit is worth depends on the extractor: how far to go towards the fitted image is learned on held-out
-            images of the attacker's own, for each client. Coordinates of images' spectrum are fitted
-            (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image and the class mean of the
-            attacker's own, or around the decoded one where these are foreign; pixels of images below 16 x 16.
-        refine_steps: of ``auto``.
+        refine_steps: of the fit; 0 for none.
         iterations: most training steps of a decoder.
-        learning_rate: Adam's step size.
-        batch_size: pairs a step and client.
-        width: outputs of each client's input layer; see :mod:`fedpriv.attacks.inversion.decoder_network`.
-        defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
-            not know of them.
-        match: what of a vector the fitted image is to have, where a defense may have changed it: ``vector``, ``direction``,
-            ``nonzero`` or ``pruned`` (:data:`fedpriv.attacks.search.objectives.Match`). ``auto``: what brings images of the
-            attacker's own nearest, behind the client's defenses; without any, ``vector``.
-        classes: of the targets, where uploads tell them and those of the attacker's images are known: ``told`` to the
-            decoder, or ``ignored``.
+        width: outputs of each client's input layer; the body is twice as wide.
     """
 
-    refine: Literal["auto"] | Annotated[int, Ge(0)] = "auto"
-    refine_steps: Annotated[int, Ge(1)] = REFINED
+    refine_steps: Annotated[int, Ge(0)] = 600
     iterations: Annotated[int, Ge(1)] = 400
-    learning_rate: Annotated[float, Gt(0)] = 2e-3
-    batch_size: Annotated[int, Ge(2)] = 32
     width: Annotated[int, Ge(16)] = 256
-    defenses: Literal["learned", "ignored"] = "learned"
-    match: Literal["auto"] | Match = "auto"
-    classes: Literal["told", "ignored"] = "told"
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
@@ -134,16 +118,15 @@ class DecoderInversion(Attack):
         return self.name
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Train a decoder for each client, unless there is one, and decode.
+        """Train a decoder for each client, unless there is one, decode, and go as far towards fitted images as helps.
+
+        An image has converged if its decoder has, or if the fitted one fits.
 
         Raises:
             UserError: when extractors or images are missing, there are too few images, or a target is not there.
         """
         targets, device = problem.targets, problem.device
         require_extractors(problem.knowledge, targets)
-        images_to_train_on(self.name, problem.knowledge)
-        if self.refine not in (0, "auto") and problem.knowledge.card.extractor == "query":
-            raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
         vectors = uploaded_vectors(problem)
         clients, decoder = self._trained(problem)
         labels = torch.tensor([target.label for target in targets], device=device)
@@ -152,27 +135,38 @@ class DecoderInversion(Attack):
         for client in problem.clients:
             rows = (owners == client).nonzero().flatten().to(device)
             images[rows] = decoder(vectors[rows], clients.index(client), labels[rows])
-        start = _Start(images, self._frame(problem, images, labels), vectors, owners)
-        finished = self._finish(problem, start, self._fits(problem), decoder.settled)
+
+        @torch.no_grad()
+        def distances(places: Tensor, match: Match) -> Tensor:
+            return vector_distance(problem, match)(images[places.to(device), None], places)
+
+        objective, fits, steps = distances(torch.arange(len(targets)), "vector"), self._fits(problem), 0
+        converged = torch.full_like(objective, decoder.settled, dtype=torch.bool)
+        for match in sorted({each.match for each in fits if each.share}):
+            places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
+            some = places.to(device)
+            chosen = [fits[index] for index in places.tolist()]
+            shares = torch.tensor([each.share for each in chosen], device=device)
+            longer = torch.tensor([each.longer for each in chosen], device=device)
+            fitted = self._refined(problem, images[some], vectors[some], owners[places], labels[some], match, longer)
+            images[some] = torch.lerp(images[some], fitted.images, shares.view(-1, 1, 1, 1))
+            objective[some] = distances(places, match)
+            converged[some] |= fitted.converged
+            steps = max(steps, fitted.iterations)
         return Reconstruction(
             targets=targets,
-            images=finished.images.unsqueeze(1),
-            objective=finished.objective.unsqueeze(1),
+            images=images.unsqueeze(1),
+            objective=objective.unsqueeze(1),
             chosen=torch.zeros(len(targets), dtype=torch.int64, device=device),
             labels=labels.unsqueeze(1),
-            cost=Cost(
-                iterations=decoder.steps + finished.iterations, rows=len(targets), evaluations=finished.iterations
-            ),
-            converged=finished.converged,
+            cost=Cost(iterations=decoder.steps + steps, rows=len(targets), evaluations=steps),
+            converged=converged,
             features=vectors,
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance of images' representations to what is believed of the uploaded vectors; queries are enough."""
-        images = problem.knowledge.public_images
-        believed: list[Match] = ["vector" if self.match == "auto" else self.match] * len(problem.targets)
-        if self.match == "auto" and images is not None and len(images) >= LEAST_IMAGES:
-            believed = [each.match for each in self._fits(problem)]
+        believed = [each.match for each in self._fits(problem)]
         distances = {match: vector_distance(problem, match) for match in dict.fromkeys(believed)}
 
         def distance(images: Tensor) -> Tensor:
@@ -184,43 +178,21 @@ class DecoderInversion(Attack):
 
         return distance
 
-    def _seed(self, problem: AttackProblem) -> int:
-        return derive_seed(problem.seed, "decoder", 0)
-
-    def _own(self, problem: AttackProblem) -> Pairs:
+    def _auxiliary(self, problem: AttackProblem) -> Pairs:
         """Return the attacker's images, with classes where those of all targets are known as well."""
         images, labels = images_to_train_on(self.name, problem.knowledge), problem.knowledge.public_labels
-        if labels is not None:
-            unknown = self.classes == "ignored" or min(target.label for target in problem.targets) < 0
-            labels = None if unknown or not bool((labels >= 0).all()) else labels.to(problem.device)
-        return Pairs([], images.to(problem.device), labels)
-
-    def _frame(self, problem: AttackProblem, decoded: Tensor, classes: Tensor | None) -> Frame | None:
-        """Return the coordinates in which decoded images ``(N, c, h, w)`` are fitted; None for pixels.
-
-        They are around the middle between a class mean and the decoded image where images of the same data set are granted,
-        the means being of the decoder's training images alone.
-        """
-        if not has_spectrum(problem.knowledge.image_shape):
-            return None
-        spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
-        if not has_own_images(problem.knowledge):
-            return Frame(decoded.unsqueeze(1), spectrum)
-        inside = divided(self._own(problem), self._seed(problem))[0]
-        wanted = torch.full((len(decoded),), -1, device=decoded.device) if classes is None else classes
-        means = centres_of(inside.images, inside.labels, wanted)
-        return Frame(((means + decoded) / 2).unsqueeze(1), spectrum)
+        known = labels is not None and bool((labels >= 0).all()) and min(each.label for each in problem.targets) >= 0
+        return Pairs([], images.to(problem.device), labels.to(problem.device) if known and labels is not None else None)
 
     def _trained(self, problem: AttackProblem) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all attacks."""
-        extractors, current, seed = problem.knowledge.extractors, self._own(problem), self._seed(problem)
+        extractors, known, seed = problem.knowledge.extractors, self._auxiliary(problem), decoder_seed(problem)
         images = problem.knowledge.public_images
         assert images is not None
         clients = tuple(sorted(extractors))
-        training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
-        defended = self._defended(problem, clients)
-        own = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
-        key = ("decoder", training, seed, clients, own, problem.device, current.labels is None)
+        defended = defenses_of(problem, clients)
+        parts = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
+        key = ("decoder", self.iterations, self.width, seed, clients, parts, problem.device, known.labels is None)
 
         def tick(done: int) -> None:
             if problem.progress is not None:
@@ -228,114 +200,96 @@ class DecoderInversion(Attack):
 
         def train() -> Decoder:
             features = [represented(extractors[k], images, problem.device, problem.trained) for k in clients]
-            inside, outside = divided(replace(current, features=features), seed)
+            inside, outside = divided(replace(known, features=features), seed)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
-            return train_decoder(inside, outside, training, seed, tick)
+            return train_decoder(inside, outside, self.iterations, self.width, seed, tick)
 
         return clients, problem.trained.get(key, train)
 
-    def _defended(self, problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
-        return [None] * len(clients) if self.defenses == "ignored" else defenses_of(problem, clients)
-
     def _fits(self, problem: AttackProblem) -> list[LearnedFit]:
         """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
-        fitted = [self.refine != "auto" and self.refine > 0] * len(problem.targets)
-        if self.refine == "auto" and problem.knowledge.card.extractor == "white_box":
-            fitted = of_one_image(problem.observations, problem.targets)
-        clients = [target.client if item else None for target, item in zip(problem.targets, fitted, strict=True)]
-        learned = {client: self._learned(problem, client) for client in sorted({k for k in clients if k is not None})}
-        fits = [LearnedFit("vector", 0.0) if client is None else learned[client] for client in clients]
-        return fits if self.refine in (0, "auto") else [replace(each, share=1.0) for each in fits]
+        fits = [LearnedFit("vector", 0.0)] * len(problem.targets)
+        if not self.refine_steps or problem.knowledge.card.extractor != "white_box":
+            return fits
+        for index, target in enumerate(problem.targets):
+            payload = SEPARATE.first(observation_of(problem.observations, target).upload)
+            counts = payload.counts if isinstance(payload, Prototypes) else None
+            of_image = payload is not None and payload.kind in OF_IMAGES
+            if of_image or (counts is not None and int(counts[target.index]) == 1):
+                fits[index] = self._learned(problem, target.client)
+        return fits
 
     def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
         """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
         clients, decoder = self._trained(problem)
-        extractor, position, seed = problem.knowledge.extractors[client], clients.index(client), self._seed(problem)
-        defended = self._defended(problem, [client])[0]
+        extractor, position, seed = problem.knowledge.extractors[client], clients.index(client), decoder_seed(problem)
+        defended = defenses_of(problem, [client])[0]
 
         def learn() -> LearnedFit:
-            kept = divided(self._own(problem), seed)[1]
+            kept = divided(self._auxiliary(problem), seed)[1]
             known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
 
-            def sent(rows: Tensor) -> Tensor:
-                return rows if defended is None else defended(rows, derive_seed(seed, "worth"))
-
             with torch.no_grad():
-                plain = extractor(known.images)
-                vectors = sent(plain)
-                tried = matches_for(plain, vectors) if self.match == "auto" else (self.match,)
+                plain, draws = extractor(known.images), derive_seed(seed, "worth")
+                vectors = defended(plain, draws)
+                tried = matches_for(plain, vectors)
                 decoded, longer = decoder(vectors, position, known.labels), 1.0
                 if "direction" in tried:
                     every = extractor(kept.images)
-                    once_more = extractor(decoder(sent(every), position, kept.labels))
+                    once_more = extractor(decoder(defended(every, draws), position, kept.labels))
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
-            if self.refine != "auto" and len(tried) == 1:
-                return LearnedFit(tried[0], 1.0, longer)
             owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
-            start = _Start(decoded, self._frame(problem, decoded, known.labels), vectors, owners)
-            fitted = {match: self._refined(problem, start, match, times).images for match in tried}
+            fitted: dict[Match, Tensor] = {}
+            for match in tried:
+                fitted[match] = self._refined(problem, decoded, vectors, owners, known.labels, match, times).images
             return learned_fit(decoded, fitted, known.images, longer)
 
         images = problem.knowledge.public_images
-        key = ("worth", self._steps, self.match, seed, Same(decoder), Same(extractor), Same(images), Same(defended))
+        key = ("worth", self.refine_steps, seed, Same(decoder), Same(extractor), Same(images), Same(defended))
         return problem.trained.get(key, learn)
 
-    def _finish(
-        self, problem: AttackProblem, start: _Start, fits: Sequence[LearnedFit], settled_decoder: bool
+    def _refined(
+        self,
+        problem: AttackProblem,
+        decoded: Tensor,
+        vectors: Tensor,
+        owners: Tensor,
+        labels: Tensor | None,
+        match: Match,
+        longer: Tensor,
     ) -> Fitted:
-        """Return the decoded images, so far towards the fitted ones as these are worth, and their distances.
-
-        An image has converged if its decoder has, or if the fitted one fits.
-        """
-        knowledge, images = problem.knowledge, start.images
-        objective = _distances(knowledge, start, images, "vector")
-        settled = torch.full_like(objective, settled_decoder, dtype=torch.bool)
-        steps = torch.zeros(len(images), dtype=torch.int64)
-        for match in sorted({each.match for each in fits if each.share}):
-            places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
-            there, some = places.to(images.device), start.of(places)
-            longer, shares = (
-                torch.tensor([getattr(fits[position], name) for position in places.tolist()], device=images.device)
-                for name in ("longer", "share")
-            )
-            fitted = self._refined(problem, some, match, longer)
-            between = torch.lerp(images[there], fitted.images, shares.view(-1, 1, 1, 1))
-            images = images.index_copy(0, there, between)
-            objective = objective.index_copy(0, there, _distances(knowledge, some, between, match))
-            settled = settled.index_copy(0, there, settled[there] | fitted.converged)
-            steps = steps.index_copy(0, places, fitted.steps)
-        return Fitted(images, objective, settled, steps)
-
-    @property
-    def _steps(self) -> int:
-        return self.refine_steps if self.refine == "auto" else self.refine
-
-    def _refined(self, problem: AttackProblem, start: _Start, match: Match, longer: Tensor) -> Fitted:
-        """Return images after Adam's steps towards their vectors, under a penalty.
+        """Return decoded images ``(N, c, h, w)`` after Adam's steps towards their vectors ``(N, d)``, under a penalty.
 
         If directions alone are believed, vectors get the lengths of the first images' ones times ``longer`` ``(N,)``:
         directions leave the contrast of an image open where a network is nearly homogeneous, and a penalty takes it away.
         """
-        extracted, vectors, steps = OwnExtractors(problem.knowledge), start.vectors, self._steps
+        extracted, steps = OwnExtractors(problem.knowledge), self.refine_steps
         if match == "direction":
             with torch.no_grad():
-                lengths = extracted(start.images, start.owners).norm(dim=1) * longer.to(vectors)
+                lengths = extracted(decoded, owners).norm(dim=1) * longer.to(vectors)
             vectors, match = lengths[:, None] * normalize(vectors, dim=1), "vector"
-        if start.frame is not None:
-            points = start.frame.points(start.images.unsqueeze(1))[:, 0]
-            prior: Prior = SpectralPrior(points, start.frame, SpectralSettings())
+        prior: Prior
+        if has_spectrum(problem.knowledge.image_shape):
+            centres = decoded
+            if has_own_images(problem.knowledge):  # class means of the decoder's training images alone
+                inside = divided(self._auxiliary(problem), decoder_seed(problem))[0]
+                wanted = torch.full((len(decoded),), -1, device=decoded.device) if labels is None else labels
+                centres = (centres_of(inside.images, inside.labels, wanted) + decoded) / 2
+            spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
+            frame = Frame(centres.unsqueeze(1), spectrum)
+            prior = SpectralPrior(frame.points(decoded.unsqueeze(1))[:, 0], frame, SpectralSettings())
             rate = _RATE * math.sqrt(min(1.0, steps / _FULL))
         else:
-            prior, rate = PixelPrior(start.images, PixelSettings().total_variation), _PIXEL_RATE
+            prior, rate = PixelPrior(decoded, PixelSettings().total_variation), _PIXEL_RATE
 
         @Last
         def goals(which: Tensor) -> tuple[Tensor, Tensor]:
-            return start.owners[which], vectors[which.to(vectors.device)]
+            return owners[which], vectors[which.to(vectors.device)]
 
         def distance(images: Tensor, which: Tensor) -> Tensor:
-            owners, goal = goals(which)
-            return DISTANCES[match](extracted(images, owners), goal, None)
+            mine, goal = goals(which)
+            return DISTANCES[match](extracted(images, mine), goal, None)
 
         schedule = Schedule(steps, rate, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
         fitted = fit(prior, distance, schedule, lambda _: None)
@@ -343,45 +297,14 @@ class DecoderInversion(Attack):
 
 
 @dataclass(frozen=True)
-class _Start:
-    """N decoded images, before they are fitted.
-
-    Attributes:
-        images: ``(N, c, h, w)``.
-        frame: of N rows of one image, in whose coordinates they are fitted; None for pixels.
-        vectors: ``(N, d)`` that they are fitted to.
-        owners: ``(N,)`` int64 on the CPU, the client of each.
-    """
-
-    images: Tensor
-    frame: Frame | None
-    vectors: Tensor
-    owners: Tensor
-
-    def of(self, rows: Tensor) -> _Start:
-        """Return those of some rows (int64 positions on the CPU)."""
-        there, frame = rows.to(self.images.device), None if self.frame is None else self.frame.of(rows)
-        return _Start(self.images[there], frame, self.vectors[there], self.owners[rows])
-
-
-@torch.no_grad()
-def _distances(knowledge: Knowledge, start: _Start, images: Tensor, match: Match) -> Tensor:
-    return DISTANCES[match](OwnExtractors(knowledge)(images, start.owners), start.vectors, None)
-
-
-@dataclass(frozen=True)
 class LearnedFit:
-    """A fit that is learned through a client's extractor and defenses.
+    """A fit that is learned through a client's extractor and defenses."""
 
-    Attributes:
-        match: what of a vector it is best to believe.
-        share: how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none.
-        longer: lengths of images' representations over those of their decoded images, where lengths are not believed.
-    """
-
-    match: Match
-    share: float
-    longer: float = 1.0
+    match: Match  # what of a vector it is best to believe
+    share: float  # how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none
+    longer: float = (
+        1.0  # lengths of representations of images over those of decoded ones, where lengths are not believed
+    )
 
 
 def matches_for(plain: Tensor, sent: Tensor) -> tuple[Match, ...]:
@@ -430,48 +353,38 @@ def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
     return min(1.0, max(0.0, share))
 
 
-def of_one_image(observations: Sequence[Observation], targets: Sequence[TargetId]) -> list[bool]:
-    """Return, for each target, true where its vector is known to be of one image alone.
-
-    A representation is; a class mean is where the upload says that the class has one image.
-    """
-    single = []
-    for target in targets:
-        payload = SEPARATE.first(observation_of(observations, target).upload)
-        counts = payload.counts if isinstance(payload, Prototypes) else None
-        of_image = payload is not None and payload.kind in OF_IMAGES
-        single.append(of_image or (counts is not None and int(counts[target.index]) == 1))
-    return single
+def undefended(rows: Tensor, seed: int) -> Tensor:
+    """Return rows as they are."""
+    return rows
 
 
-def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
-    """Return clients' defenses of the attacked round, on rows; None for clients of whom nothing is known."""
+def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal]:
+    """Return clients' defenses of the attacked round, on rows; none for clients of whom nothing is known."""
     rounds = {target.client: target.round for target in problem.targets}
     last = max(rounds.values())
-    return [problem.knowledge.defended.get((rounds.get(client, last), client)) for client in clients]
+    return [problem.knowledge.defended.get((rounds.get(client, last), client), undefended) for client in clients]
 
 
-def pairs(
-    extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int, labels: Tensor | None = None
-) -> tuple[Pairs, Pairs]:
-    """Return the pairs of images ``(n, c, h, w)`` that a decoder is trained on, and those held out of them."""
-    features = [represented(extractor, images, images.device) for extractor in extractors]
-    return divided(Pairs(features, images, labels), seed)
+# ---------------------------------------------------------------- pairs to learn from
 
 
-def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: int) -> Pairs:
-    """Return pairs of K extractors whose representations went through K defenses, several times where these draw."""
-    if all(defend is None for defend in defended) or not len(known.images):
-        return known
-    times = max(1, min(_TIMES, _DRAWN_ROWS // len(known.images)))
-    drawn = [
-        [rows if defend is None else defend(rows, derive_seed(seed, index, time)) for time in range(times)]
-        for index, (rows, defend) in enumerate(zip(known.features, defended, strict=True))
-    ]
-    if all(torch.equal(of_client[0], other) for of_client in drawn for other in of_client[1:]):
-        return replace(known, features=[of_client[0] for of_client in drawn])
-    again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(times))
-    return replace(again, features=[torch.cat(of_client) for of_client in drawn])
+@dataclass(frozen=True)
+class Pairs:
+    """Representations and the images that they should become."""
+
+    features: Sequence[Tensor]  # (n, d_k) for each of K extractors; widths may differ
+    images: Tensor  # (n, c, h, w) in [0, 1]
+    labels: Tensor | None = None  # (n,) int64 classes of the images, where a decoder is given those of its targets
+
+    def of(self, rows: Tensor) -> Pairs:
+        """Return those of some rows (int64 positions)."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Pairs([part[rows] for part in self.features], self.images[rows], labels)
+
+
+def decoder_seed(problem: AttackProblem) -> int:
+    """Return the seed of a run's decoder, which also draws the images held out of it."""
+    return derive_seed(problem.seed, "decoder", 0)
 
 
 def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
@@ -479,3 +392,173 @@ def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     order = torch.randperm(len(known.images), generator=generator(seed, "held out")).to(known.images.device)
     kept = max(1, len(order) // _HELD_OUT)
     return known.of(order[kept:]), known.of(order[:kept])
+
+
+def through_defenses(known: Pairs, defended: Sequence[Rehearsal], seed: int) -> Pairs:
+    """Return pairs of K extractors whose representations went through K defenses, several times where these draw."""
+    times = range(max(1, min(_TIMES, _DRAWN_ROWS // len(known.images))))
+    pairs = enumerate(zip(known.features, defended, strict=True))
+    drawn = [[defend(rows, derive_seed(seed, index, time)) for time in times] for index, (rows, defend) in pairs]
+    if all(torch.equal(of_client[0], other) for of_client in drawn for other in of_client[1:]):
+        return replace(known, features=[of_client[0] for of_client in drawn])
+    again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(len(times)))
+    return replace(again, features=[torch.cat(of_client) for of_client in drawn])
+
+
+# ---------------------------------------------------------------- the network
+
+
+class _Network(nn.Module):
+    """Entries, one an extractor, and the body behind them; starts as zero everywhere."""
+
+    def __init__(self, extractors: int, width_in: int, width: int, pixels: int) -> None:
+        super().__init__()
+        self.entry = nn.Parameter(torch.randn(extractors, width_in, width) / math.sqrt(width_in))
+        self.shift = nn.Parameter(torch.zeros(extractors, 1, width))
+        self.body = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, pixels))
+        for value in self.body[2].parameters():
+            nn.init.zeros_(value)
+
+    def forward(self, scaled: Tensor, which: slice) -> Tensor:
+        """Return the correction ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
+        correction: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())
+        return correction
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """Means by class beyond those of all, of images ``(C + 1, pixels)`` and codes ``(K, C + 1, m)``.
+
+    The last row, of no class, is zero.
+    """
+
+    images: Tensor
+    codes: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor | None, wanted: Tensor, known: Tensor) -> ClassMeans:
+        """Return the means of images ``(n, pixels)`` and codes ``(K, n, m)``, each class with a few of no class."""
+        member = wanted[:, :0] if labels is None else functional.one_hot(labels).to(wanted.dtype)
+        shares = (member / (member.sum(0) + _BESIDE)).T
+        return cls(functional.pad(shares @ wanted, (0, 0, 0, 1)), functional.pad(shares @ known, (0, 0, 0, 1)))
+
+    def rows(self, labels: Tensor | None, number: int) -> Tensor:
+        """Return the row of each class ``(n,)``; the last for -1 and for classes of which there were no images."""
+        last = len(self.images) - 1
+        if labels is None:
+            return torch.full((number,), last, device=self.images.device)
+        return torch.where((labels >= 0) & (labels < last), labels, last)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A trained decoder of K extractors; those of less width are filled up with zeros."""
+
+    network: _Network
+    readout: Tensor  # (K, m, pixels) of codes
+    mean_image: Tensor  # (pixels,)
+    mean: Tensor  # (K, 1, d) of the training representations
+    spread: Tensor  # (K, 1, d)
+    basis: Tensor | None  # (K, d, m) leading directions of wide representations; None where codes are all d numbers
+    classes: ClassMeans
+    image_shape: torch.Size
+    settled: bool  # whether training ended by its own rule before the steps were used up
+    steps: int
+
+    @torch.no_grad()
+    def __call__(self, features: Tensor, extractor: int, labels: Tensor | None = None) -> Tensor:
+        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor.
+
+        ``labels`` ``(n,)`` are known classes, -1 for none.
+        """
+        which = slice(extractor, extractor + 1)
+        code = (_filled(features[None], self.mean.shape[2]) - self.mean[which]) / self.spread[which]
+        code = code if self.basis is None else code @ self.basis[which]
+        rows = self.classes.rows(labels, len(features))
+        linear = (code - self.classes.codes[which, rows]) @ self.readout[which]
+        flat = self.mean_image + self.classes.images[rows] + linear + self.network(code, which)
+        images: Tensor = flat[0].clamp(0, 1).reshape(-1, *self.image_shape)
+        return images
+
+
+def train_decoder(
+    inside: Pairs, outside: Pairs, iterations: int, width: int, seed: int, tick: Callable[[int], None] | None = None
+) -> Decoder:
+    """Train one decoder for several extractors; penalties and the moment to stop are chosen on the pairs ``outside``."""
+    widest = max(part.shape[1] for part in inside.features)
+    known, kept = (torch.stack([_filled(part, widest) for part in pairs.features]) for pairs in (inside, outside))
+    mean, spread = known.mean(1, keepdim=True), known.std(1, keepdim=True)
+    # A representation may be dead in some coordinates on all of the attacker's images, but alive on the target.
+    spread = spread.clamp_min(0.1 * spread.mean(2, keepdim=True).clamp_min(1e-6))
+    known, kept = (known - mean) / spread, (kept - mean) / spread
+    basis = _leading(known, generator(seed, "leading")) if widest > _WIDEST else None
+    if basis is not None:
+        known, kept = known @ basis, kept @ basis
+    mean_image = inside.images.flatten(1).mean(0)
+    wanted, unseen = (pairs.images.flatten(1) - mean_image for pairs in (inside, outside))
+    classes = ClassMeans.of(inside.labels, wanted, known)
+    rows, rows_kept = (classes.rows(pairs.labels, len(pairs.images)) for pairs in (inside, outside))
+    wanted, unseen = wanted - classes.images[rows], unseen - classes.images[rows_kept]
+    apart, apart_kept = known - classes.codes[:, rows], kept - classes.codes[:, rows_kept]
+    readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(apart, apart_kept, strict=True)])
+    left, left_unseen = wanted - apart @ readout, unseen - apart_kept @ readout
+    with global_seed(derive_seed(seed, "decoder weights")):
+        network = _Network(len(known), known.shape[2], width, wanted.shape[1]).to(known.device)
+    optimiser, draws = Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2), generator(seed, "pairs")
+    everyone, each = slice(None), torch.arange(len(known), device=known.device)[:, None]
+    best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
+    while step < iterations and step - best_at < _PATIENCE:
+        drawn = torch.randint(known.shape[1], (len(known), _BATCH), generator=draws).to(known.device)
+        optimiser.descend(functional.mse_loss(network(known[each, drawn], everyone), left[each, drawn]))
+        step += 1
+        if step % _CHECK_EVERY == 0 or step == iterations:
+            with torch.no_grad():
+                error = float(functional.mse_loss(network(kept, everyone), left_unseen))
+            if error < lowest:
+                best, lowest, best_at = copy.deepcopy(network.state_dict()), error, step
+            if tick is not None:
+                tick(step)
+    network.load_state_dict(best)
+    settled, shape = step < iterations, inside.images.shape[1:]
+    network.requires_grad_(False)
+    return Decoder(network, readout, mean_image, mean, spread, basis, classes, shape, settled, step)
+
+
+def _leading(known: Tensor, rng: torch.Generator) -> Tensor:
+    """Return orthogonal directions ``(K, d, m)`` in which representations ``(K, n, d)`` vary most, of one length.
+
+    By subspace iteration. Their length makes the mean variance along them one at most.
+    """
+    several, rows, width = known.shape
+    number = min(_WIDEST, rows)
+    result = torch.randn(several, width, number, generator=rng).to(known)
+    for _ in range(_ITERATIONS):
+        result = torch.linalg.qr(known.mT @ (known @ result)).Q
+    directions: Tensor = result * math.sqrt(number / width)
+    return directions
+
+
+def _ridge(known: Tensor, wanted: Tensor, kept: Tensor, unseen: Tensor) -> Tensor:
+    """Return the readout ``(d, pixels)`` of the penalty that does best on the held-out pairs."""
+    gram = known.T @ known
+    if not bool(gram.isfinite().all()):
+        raise UserError(
+            "a decoder got representations of the attacker's own images that are not finite; expected numbers"
+        )
+    try:
+        values, vectors = torch.linalg.eigh(gram)
+    except RuntimeError:  # of which its LinAlgError is one
+        values = torch.full_like(gram[0], torch.nan)
+    # Equal eigenvalues do not always come out in single precision, and no error may tell.
+    if not bool(values.isfinite().all()):
+        values, vectors = (part.to(gram.dtype) for part in torch.linalg.eigh(gram.double()))
+    values, moments = values.clamp_min(0)[:, None], vectors.T @ (known.T @ wanted)
+    scale = values.mean().clamp_min(1e-12)
+    results = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
+    errors = [float((kept @ item - unseen).square().mean()) for item in results]
+    best: Tensor = results[errors.index(min(errors))]
+    return best
+
+
+def _filled(features: Tensor, width: int) -> Tensor:
+    return functional.pad(features, (0, width - features.shape[-1]))

@@ -7,7 +7,7 @@ afar. How far to go from the decoded towards the fitted image is learned for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -17,13 +17,12 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, defenses_of, divided, worth
-from fedpriv.attacks.inversion.decoder_network import Pairs
-from fedpriv.attacks.inversion.vector import FITS, Fitting, uploaded_vectors, vector_distance
+from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, Pairs, decoder_seed, defenses_of, divided, worth
+from fedpriv.attacks.inversion.vector import FITS, Fitting, fit_targets, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, ThreatModel
 from fedpriv.attacks.priors.pixels import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
-from fedpriv.attacks.search.candidates import Row, Solved, by_target, fit_rows, solve_rows
-from fedpriv.attacks.search.fit import Schedule
+from fedpriv.attacks.search.candidates import Row
+from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
 from fedpriv.wire.payloads import Representations
@@ -91,22 +90,15 @@ class LearnedInversion(Fitting, Attack):
 
     def _solve(self, problem: AttackProblem, begin: Tensor, denoiser: Denoiser) -> Reconstruction:
         """Fit an image to each target from ``(T, 1, c, h, w)`` on."""
-        distance = vector_distance(problem)
 
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+        def prior(rows: Sequence[Row]) -> Prior:
             start = begin[[row.position for row in rows], 0]
-            prior = LearnedImages(start, denoiser, self.denoiser.noise, self.prior)
-            return fit_rows(rows, prior, by_target(rows, distance), self.schedule, tick, numerics=problem.numerics)
+            return LearnedImages(start, denoiser, self.denoiser.noise, self.prior)
 
         channels, height, width = problem.knowledge.image_shape
-        return solve_rows(
-            problem,
-            solve,
-            restarts=1,
-            iterations=self.iterations,
-            bytes_per_row=4 * (200 * max(channels, 16) + 20 * self.denoiser.width) * height * width,
-            features=uploaded_vectors(problem),
-        )
+        size = 4 * (200 * max(channels, 16) + 20 * self.denoiser.width) * height * width
+        vectors = uploaded_vectors(problem)
+        return fit_targets(problem, prior, vector_distance(problem), self.schedule, size, features=vectors)
 
     def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
         """Return the share of the way from decoded to fitted images, learned once on images held out of the decoder."""
@@ -115,11 +107,9 @@ class LearnedInversion(Fitting, Attack):
         assert images is not None  # the denoiser was trained on them
 
         def learn() -> float:
-            kept = divided(Pairs([], images), derive_seed(problem.seed, "decoder", 0))[1]
-            known = kept.images[:TRIED].to(problem.device)
+            known = divided(Pairs([], images), decoder_seed(problem))[1].images[:TRIED].to(problem.device)
             with torch.no_grad():
-                vectors = extractor(known)
-                vectors = vectors if defended is None else defended(vectors, derive_seed(problem.seed, "learned worth"))
+                vectors = defended(extractor(known), derive_seed(problem.seed, "learned worth"))
             upload = Representations(vectors.cpu(), torch.zeros(len(known), dtype=torch.long))
             seen = (Observation(problem.targets[0].round, client, (upload,), ()),)
             trial = replace(problem, observations=seen, targets=list_targets(seen, upload.kind), progress=None)
@@ -133,4 +123,4 @@ class LearnedInversion(Fitting, Attack):
 
 def _decoded(problem: AttackProblem) -> Tensor:
     """Return the targets' images ``(T, 1, c, h, w)`` as the decoder gives them."""
-    return DecoderInversion(refine=0).run(replace(problem, progress=None)).images
+    return DecoderInversion(refine_steps=0).run(replace(problem, progress=None)).images

@@ -1,4 +1,4 @@
-"""Shadows of a private extractor or model, of an architecture of the attacker's choice.
+"""Substitutes for clients, trained on the attacker's own images: shadows of private networks, and simulated clients.
 
 In model-heterogeneous federations nobody sends an extractor, but uploads tie its output down. Where a head f that classifies
 its representations is sent, and prototypes p_c, the means of its representations by class, a shadow g is trained on the
@@ -12,21 +12,24 @@ Where clients send mean outputs u_c of their classes (FD), a whole model h is tr
     CE(h(a), y) + D(h(a), u_y),
 
 with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first
-term only.
+term only. Simulated clients train from the broadcast classifier, pulled towards broadcast prototypes, and upload what real
+ones do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import cross_entropy, linear
 
+from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
-from fedpriv.attacks.inputs.targets import observation_of
+from fedpriv.attacks.inputs.targets import kinds_in, observation_of
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.search.fit import Adam
 from fedpriv.datasets.types import Samples
@@ -34,10 +37,14 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.payloads import Classifier, ClassLogits, Prototypes, Representations, find_payload
+from fedpriv.wire.kinds import CLASS_MEANS, HEADS, MIXTURES, VECTORS
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, Representations, find_payload
 
 WIDTH = 64
 """Length of a shadow's representations where the client's own is not known and does not matter."""
+
+_CONCENTRATIONS = (0.1, 0.3, 1.0)
+"""Of the Dirichlet distributions that simulated clients' class shares are drawn from, in turn."""
 
 Extractor = Callable[[Tensor], Tensor]
 """Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode."""
@@ -68,8 +75,7 @@ def find_anchors(
         if (seen.round, seen.client) != (round_, client):
             continue
         head = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
-        means = find_payload(seen.upload, Prototypes)
-        raw = find_payload(seen.upload, Representations)
+        means, raw = find_payload(seen.upload, Prototypes), find_payload(seen.upload, Representations)
         if means is None and raw is not None:
             classes = raw.labels.unique()
             means = Prototypes(torch.stack([raw.features[raw.labels == c].mean(0) for c in classes]), classes)
@@ -90,7 +96,7 @@ def shadow_extractor(
     samples: Samples,
     n_classes: int,
     seed: int,
-    training: ShadowTraining | None = None,
+    training: ShadowTraining = ShadowTraining(),
 ) -> Extractor:
     """Train a shadow of a client's extractor on the attacker's images ``(p, c, h, w)``, to fit the uploads of a round.
 
@@ -100,21 +106,15 @@ def shadow_extractor(
     device = samples.images.device
     classifier, means = find_anchors(observations, client, round_)
     head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
-    if means is not None:
-        table, known = by_class(means.features, means.classes, n_classes, device)
-        scale = float(means.features.to(device).square().sum(1).mean().clamp_min(1e-12))
-    width = head[0].shape[1] if head is not None else table.shape[1]
+    near = None if means is None else by_class(means.features, means.classes, n_classes, device)
+    scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
+    width = next(rows.shape[1] for rows in (head or near or ()))
     model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         features = model.represent(images)
-        total = features.new_zeros(())
-        if head is not None:
-            total = total + functional.cross_entropy(functional.linear(features, *head), labels)
-        if means is not None:
-            distance = (features - table[labels]).square().sum(1) * known[labels]
-            total = total + distance.mean() / scale
-        return total
+        total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
+        return total if near is None else total + _distance(features, labels, near).mean() / scale
 
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     # Batch norm, where the architecture has it, needs two images.
@@ -129,7 +129,7 @@ def shadow_model(
     samples: Samples,
     n_classes: int,
     seed: int,
-    training: ShadowTraining | None = None,
+    training: ShadowTraining = ShadowTraining(),
 ) -> ShadowModel:
     """Train a shadow of a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
 
@@ -146,7 +146,7 @@ def shadow_model(
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
         apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
-        return functional.cross_entropy(logits, labels) + apart.mean()
+        return cross_entropy(logits, labels) + apart.mean()
 
     train_substitute(model.parameters(), samples, loss, training, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
@@ -167,17 +167,16 @@ def train_substitute(
     parameters: Iterable[Tensor],
     samples: Samples,
     loss_of: Callable[[Tensor, Tensor], Tensor],
-    training: ShadowTraining | None,
+    training: ShadowTraining,
     rng: torch.Generator,
     *,
     least: int = 1,
 ) -> None:
     """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
-    how, device = training or ShadowTraining(), samples.images.device
-    optimiser = Adam(parameters, how.learning_rate)
-    orders = (torch.randperm(len(samples.labels), generator=rng).to(device) for _ in range(how.epochs))
-    batches = (index for order in orders for index in order.split(how.batch_size) if len(index) >= least)
-    for index in islice(batches, how.steps):
+    optimiser, device = Adam(parameters, training.learning_rate), samples.images.device
+    orders = (torch.randperm(len(samples.labels), generator=rng).to(device) for _ in range(training.epochs))
+    batches = (index for order in orders for index in order.split(training.batch_size) if len(index) >= least)
+    for index in islice(batches, training.steps):
         optimiser.descend(loss_of(samples.images[index], samples.labels[index]))
 
 
@@ -186,3 +185,80 @@ def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device
     rows, classes = rows.to(device), classes.to(device)
     table = rows.new_zeros(n_classes, rows.shape[1]).index_copy(0, classes, rows)
     return table, rows.new_zeros(n_classes).index_fill(0, classes, 1.0)
+
+
+def _distance(features: Tensor, labels: Tensor, near: tuple[Tensor, Tensor]) -> Tensor:
+    """Return squared distances ``(n,)`` from the rows of classes; zero where there is none."""
+    table, known = near
+    return (features - table[labels]).square().sum(1) * known[labels]
+
+
+# ---------------------------------------------------------------- simulated clients
+
+
+def shadow_clients(
+    like: Observation,
+    auxiliary: Samples,
+    n_classes: int,
+    number: int,
+    seed: int,
+    *,
+    training: ShadowTraining,
+    mechanism: Mechanism,
+) -> Iterator[tuple[Observation, Tensor]]:
+    """Yield what simulated clients upload, of the kind and width of ``like``, and their images of each class ``(C,)``."""
+    widths = [
+        payload.rows().shape[1] if payload.kind in VECTORS else payload.parameters()["weight"].shape[1]
+        for payload in (*like.upload, *like.broadcast)
+        if payload.kind in VECTORS | HEADS
+    ]
+    head, means = find_payload(like.broadcast, Classifier), find_payload(like.broadcast, Prototypes)
+    device = auxiliary.images.device
+    near = None if means is None else by_class(means.features, means.classes, n_classes, device)
+    for position in range(number):
+        rng = generator(seed, "shadow client", position)
+        index = _draw_images(auxiliary.labels.cpu(), n_classes, position, rng)
+        samples = Samples(auxiliary.images[index], auxiliary.labels[index].to(device))
+        drawn = derive_seed(seed, "shadow client", position)
+        model = substitute(samples.images, n_classes, widths[0] if widths else WIDTH, drawn)
+        if head is not None:
+            model.head.load_state_dict(head.state)
+
+        def loss(images: Tensor, labels: Tensor, model: SplitModel = model) -> Tensor:
+            features = model.represent(images)
+            total = cross_entropy(model.head(features), labels)
+            return total if near is None else total + _distance(features, labels, near).mean() / features.shape[1]
+
+        train_substitute(list(model.parameters()), samples, loss, training, rng)
+        with torch.no_grad():
+            features = torch.cat([model.eval().represent(part) for part in samples.images.split(256)])
+        upload = _upload(features, samples.labels, n_classes, like, mechanism, rng)
+        counts = torch.bincount(samples.labels.cpu(), minlength=n_classes)
+        yield Observation(like.round, -1 - position, (upload,), like.broadcast), counts
+
+
+def _draw_images(labels: Tensor, n_classes: int, number: int, rng: torch.Generator) -> Tensor:
+    """Draw a client's images, half of all where they last, with class shares from a Dirichlet distribution."""
+    alpha = _CONCENTRATIONS[number % len(_CONCENTRATIONS)]
+    seed = int(torch.randint(2**31, (1,), generator=rng))
+    wanted = np.round(np.random.default_rng(seed).dirichlet([alpha] * n_classes) * len(labels) / 2).astype(int)
+    chosen = []
+    for label in range(n_classes):
+        places = (labels == label).nonzero().flatten()
+        chosen.append(places[torch.randperm(len(places), generator=rng)[: int(wanted[label])]])
+    index = torch.cat(chosen)
+    return index if len(index) > 1 else torch.randperm(len(labels), generator=rng)[:2]
+
+
+def _upload(
+    features: Tensor, labels: Tensor, n_classes: int, like: Observation, mechanism: Mechanism, rng: torch.Generator
+) -> Payload:
+    """Return means or a mixture of representations ``(n, d)`` of classes ``(n,)``."""
+    if MIXTURES.first(like.upload) is not None:
+        weights = sample_weights(labels, mechanism, rng)
+        return Entangled(*(value.cpu() for value in entangle(features, labels, weights, n_classes)))
+    if CLASS_MEANS.first(like.upload) is not None:
+        classes = labels.unique()
+        means = torch.stack([features[labels == label].mean(0) for label in classes])
+        return Prototypes(means.cpu(), classes.cpu())
+    raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(like.upload)}")
