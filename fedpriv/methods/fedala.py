@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
-from fedpriv.methods import weights
+from fedpriv.methods import fedavg, weights
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
@@ -149,7 +149,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 METHOD = replace(
-    weights.FEDAVG,
+    fedavg.METHOD,
     name="fedala",
     source="Zhang et al., AAAI 2023",
     options=Options,

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods import weights
+from fedpriv.methods import fedavg, weights
 from fedpriv.wire.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
@@ -126,7 +126,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 METHOD = replace(
-    weights.FEDAVG,
+    fedavg.METHOD,
     name="fedavgdbe",
     source="Zhang et al., NeurIPS 2023",
     options=Options,

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, linear, one_hot
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take
-from fedpriv.methods import weights
+from fedpriv.methods import fedavg, weights
 from fedpriv.methods.weights import Kind
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.ledger import FederationSizes, Scalars
@@ -194,7 +194,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
 
 
 def _generating(kind: Kind, **changes: Any) -> Method:
-    return weights.averaging(
+    return fedavg.averaging(
         kind,
         source="Zhu et al., ICML 2021",
         options=Options,

@@ -37,8 +37,8 @@ from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
-from fedpriv.methods import weights
-from fedpriv.methods.weights import LOCAL
+from fedpriv.methods import fedavg, weights
+from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
@@ -266,7 +266,7 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
 
 
 HOMOGENEOUS = replace(
-    weights.FEDAVG,
+    fedavg.METHOD,
     name="fedhenn-homogeneous",
     source="Makhija et al., ICML 2022",
     options=Options,

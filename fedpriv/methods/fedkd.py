@@ -33,8 +33,8 @@ from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
 from fedpriv.methods import small_model, weights
+from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.small_model import divergence
-from fedpriv.methods.weights import LOCAL
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 

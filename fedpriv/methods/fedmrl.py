@@ -30,8 +30,8 @@ from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, tr
 from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, parameters, put, take
 from fedpriv.methods import small_model, weights
+from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.small_model import small_blueprint
-from fedpriv.methods.weights import LOCAL
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel

@@ -31,7 +31,7 @@ from fedpriv.federation.local_training import represent_by, train
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take, weighted_mean
 from fedpriv.methods import weights
-from fedpriv.methods.weights import LOCAL
+from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, linear
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, LocalTraining
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods import weights
+from fedpriv.methods import fedavg, weights
 from fedpriv.wire.payloads import Extractor, Message
 
 
@@ -74,7 +74,7 @@ def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained=moved)
 
 
-METHOD = weights.averaging(
+METHOD = fedavg.averaging(
     Extractor,
     name="fedrep",
     source="Collins et al., ICML 2021",

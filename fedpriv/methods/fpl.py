@@ -28,8 +28,8 @@ from torch.nn.functional import cross_entropy, normalize
 from fedpriv.federation.local_training import class_means, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
-from fedpriv.methods import prototypes, weights
-from fedpriv.methods.weights import LOCAL
+from fedpriv.methods import fedproto, prototypes, weights
+from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
@@ -125,7 +125,7 @@ METHOD = replace(
     client_step=client_step,
     server_step=server_step,
     # All Q cluster prototypes are broadcast; Q depends on the prototypes.
-    sizes=lambda facts: prototypes.broadcast_scalars(facts, facts.need("clusters")),
+    sizes=lambda facts: fedproto.broadcast_scalars(facts, facts.need("clusters")),
 )
 
 

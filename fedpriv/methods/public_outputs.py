@@ -1,49 +1,26 @@
-"""Clients learn from one another by their outputs on public samples: FedMD and DS-FL.
+"""Clients learn from one another by their outputs on public samples (FedMD, DS-FL).
 
 Everybody holds the public set before the first round; on the wire a sample is its place in it. A round begins where the
 server's broadcast arrives: it asks for the outputs on the round's samples and, from the second round on, carries the
 consensus on those of the round before. A client distils that, trains on private data, and answers: R rounds hold R - 1
 distillations.
-
-- ``fedmd``: Li and Wang: FedMD: Heterogenous Federated Learning via Model Distillation, NeurIPS 2019 workshop on
-  federated learning, algorithm 1. *Transfer learning*: before it takes part for the first time, a client trains on the
-  labelled public set. The consensus is the mean of the clients' logits, the distance to it the mean absolute
-  difference, as in the authors' code, which trains on public data for at most 20 epochs and digests for one, by Adam;
-  here all is SGD with the step size of local training. In the paper public and private classes differ; here public
-  images are of the clients' own data set.
-- ``ds-fl``: Itahara, Nishio, Koda, Morikura, Yamamoto: Distillation-Based Semi-Supervised Federated Learning for
-  Communication-Efficient Collaborative Training with Non-IID Private Data, IEEE Transactions on Mobile Computing 2021.
-  Of the clients' mean softmax outputs p, ``era`` (entropy reduction aggregation) makes softmax(p / T), T = 0.1, and
-  ``sa`` (simple aggregation) p, brought back to a distribution, since a defense may have made it negative. Clients, and
-  a model of the server's with client 0's architecture, minimise the cross-entropy of their outputs with it. Clients'
-  accuracy after training is after the update; the paper's headline is the server's model, recorded as predictor
-  ``server_model``.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt
 from torch import Tensor
-from torch.nn.functional import cross_entropy, l1_loss
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, classify, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
-from fedpriv.federation.states import State, Trace, put, take
-from fedpriv.methods import weights
-from fedpriv.methods.weights import LOCAL, ServerTraining
-from fedpriv.models.build import build_model
+from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, find_payload, get_payload
+from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payload
 
 ASKED = "asked"
 """Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""
@@ -120,174 +97,3 @@ def sizes(facts: FederationSizes) -> Scalars:
         ("broadcast", samples): requested,
         ("broadcast", "public-samples.samples"): requested,
     }
-
-
-READY = "ready"
-"""Entry of a client's state: whether its transfer learning is done."""
-
-
-@dataclass(frozen=True)
-class FedMdOptions:
-    """Hyperparameters of FedMD.
-
-    Attributes:
-        samples: public samples asked about in a round; all where there are fewer. The authors' code takes 5000.
-        public_epochs: passes over the labelled public set in transfer learning; 0 leaves it out.
-        digest_epochs: passes over the round's public samples towards the consensus; 0 for none.
-        public_batch: public samples a step of either.
-    """
-
-    samples: Annotated[int, Ge(1)] = 5000
-    public_epochs: Annotated[int, Ge(0)] = 20
-    digest_epochs: Annotated[int, Ge(0)] = 1
-    public_batch: Annotated[int, Ge(1)] = 32
-
-
-def digest_and_revisit(
-    setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
-    """Learn from public data the first time, later digest the consensus; train on private data, upload scores."""
-    options: FedMdOptions = setup.options
-    model, images = setup.model, images_of(setup)
-    put(model, state, "model")
-    ready, consensus = bool(state[READY]), find_payload(broadcast, PublicLogits)
-    if not ready and options.public_epochs:
-        assert setup.public_labels is not None
-        longer = on_public(setup.training, options.public_epochs, options.public_batch)
-        distil(model, images, setup.public_labels, cross_entropy, longer, rng)
-    if ready and consensus is not None and options.digest_epochs:
-        shorter = on_public(setup.training, options.digest_epochs, options.public_batch)
-        distil(model, images[consensus.samples], consensus.values, l1_loss, shorter, rng)
-    values, requested = train_and_answer(setup, broadcast, rng)
-    return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, requested),)
-
-
-def average_scores(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
-    """Average the scores; ask for those on new samples."""
-    consensus = PublicLogits(mean_of(uploads), state[ASKED])
-    state, requested = ask(setup, rng)
-    return state, (*requested, consensus)
-
-
-FEDMD = replace(
-    LOCAL,
-    name="fedmd",
-    about="FedMD: clients of any architecture train towards the mean of everybody's class scores on public samples.",
-    source="Li and Wang, NeurIPS 2019 workshop",
-    options=FedMdOptions,
-    uploads=("public-logits",),
-    broadcasts=("public-samples", "public-logits"),
-    start=ask,
-    init=lambda setup, rng: weights.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)},
-    # The broadcast changes no model by itself: the consensus is distilled at the start of the next round.
-    client_step=digest_and_revisit,
-    server_step=average_scores,
-    needs_public=True,
-    needs_public_labels=True,
-    sizes=sizes,
-    linear_aggregation=True,
-)
-
-
-SERVER = "server"
-"""Prefix of the server's model in its state."""
-
-
-@dataclass(frozen=True)
-class ServerDistillation(ServerTraining):
-    """The training of the server's model on the round's samples, by SGD."""
-
-    learning_rate: Annotated[float, Gt(0)] = 0.1
-    epochs: Annotated[int, Ge(1)] = 5
-
-
-@dataclass(frozen=True)
-class DsFlOptions:
-    """Hyperparameters of DS-FL.
-
-    Attributes:
-        samples: public samples asked about in a round; all where there are fewer.
-        aggregation: ``era`` or ``sa``.
-        temperature: T of ``era``; 0.1 in the paper.
-        distill_epochs: passes of clients over the round's public samples; 0 gives local training.
-        distill_batch: public samples a step of it.
-        server: training of the server's model.
-    """
-
-    samples: Annotated[int, Ge(1)] = 1000
-    aggregation: Literal["era", "sa"] = "era"
-    temperature: Annotated[float, Gt(0)] = 0.1
-    distill_epochs: Annotated[int, Ge(0)] = 1
-    distill_batch: Annotated[int, Ge(1)] = 32
-    server: ServerDistillation = ServerDistillation()
-
-
-def aggregated(mean: Tensor, options: DsFlOptions) -> Tensor:
-    """Return the aggregate ``(n, C)`` of the clients' mean outputs ``(n, C)``: rows of shares that sum to one."""
-    if options.aggregation == "era":
-        return (mean / options.temperature).softmax(1)
-    shares = mean.clamp_min(0)
-    return shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
-
-
-def distil_and_update(
-    setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
-    """Distil the aggregate, where there is one; train on private data; upload softmax outputs."""
-    options: DsFlOptions = setup.options
-    model, aggregate = setup.model, find_payload(broadcast, PublicLogits)
-    put(model, state, "model")
-    if aggregate is not None and options.distill_epochs:
-        training = on_public(setup.training, options.distill_epochs, options.distill_batch)
-        distil(model, images_of(setup)[aggregate.samples], aggregate.values, cross_entropy, training, rng)
-    logits, requested = train_and_answer(setup, broadcast, rng)
-    return take(model, "model"), (PublicLogits(logits.softmax(1), requested),)
-
-
-def server_scratch(setup: ServerSetup) -> SplitModel:
-    """Return a module for the server's model that shares nothing with a client's."""
-    return copy.deepcopy(setup.scratch(setup.blueprint))
-
-
-def start_server(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the server's model; ask for the outputs on the first samples."""
-    seed = derive_seed(weights.draw_seed(rng), "server model")
-    model = build_model(setup.blueprint, seed).to(setup.device)
-    state, requested = ask(setup, rng)
-    return state | take(model, SERVER), requested
-
-
-def aggregate_and_distil(
-    setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
-) -> tuple[State, Message]:
-    """Aggregate, distil into the server's model; broadcast the aggregate and ask for outputs on new samples."""
-    options: DsFlOptions = setup.options
-    samples, aggregate = state[ASKED], aggregated(mean_of(uploads), options)
-    drawn, requested = ask(setup, rng)
-    model, how = server_scratch(setup), options.server
-    put(model, state, SERVER)
-    training = LocalTraining(learning_rate=how.learning_rate, batch_size=how.batch_size, epochs=how.epochs)
-    distil(model, images_of(setup)[samples], aggregate, cross_entropy, training, rng)
-    return drawn | take(model, SERVER), (*requested, PublicLogits(aggregate, samples))
-
-
-def server_predict(setup: ServerSetup, state: State, images: Tensor) -> Tensor:
-    """Return the logits ``(n, C)`` of the server's model."""
-    model = server_scratch(setup)
-    put(model, state, SERVER)
-    return classify(model, images)
-
-
-DS_FL = replace(
-    FEDMD,
-    name="ds-fl",
-    about="DS-FL: clients and a server's model learn from the sharpened mean of all softmax outputs on unlabelled samples.",
-    source="Itahara et al., IEEE TMC 2021",
-    options=DsFlOptions,
-    start=start_server,
-    init=weights.init,
-    client_step=distil_and_update,
-    server_step=aggregate_and_distil,
-    server_predict=server_predict,
-    needs_public_labels=False,
-)

@@ -1,38 +1,21 @@
-"""A head that the server trains on uploaded rows, and that replaces every client's head: FedAllRep, FedGH, FedRE.
-
-- ``fedallrep`` uploads every representation with its label: the baseline of FedRE (table 4).
-- ``fedgh`` uploads class prototypes. Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized
-  Global Header, ACM MM 2023. They are exact class means in evaluation mode after training (the official code averages
-  per-batch means in training mode); each is one training row for the head.
-- ``fedre`` uploads one entangled representation and its label encoding. Yao et al.: FedRE: A Representation
-  Entanglement Framework for Model-Heterogeneous Federated Learning, algorithm 1 and equations 3, 7-12. The server's
-  loss is the plain sum over the uploads of a batch (equation 3), which is cross-entropy with soft targets, as each
-  label encoding sums to one. The published code leaves the broadcast out; here the head is broadcast every round, as
-  the paper says.
+"""A head that the server trains on uploaded rows, and that replaces every client's head (FedAllRep, FedGH, FedRE).
 
 Clients train by cross-entropy. The head starts as a copy of the clients' common initial head.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, one_hot
 
-from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
-from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.method import ServerSetup, Uploads
 from fedpriv.federation.states import State, inner
-from fedpriv.methods.prototypes import of_client
-from fedpriv.methods.weights import LOCAL, ServerTraining, descend, receive, start, train_locally
+from fedpriv.methods.weights import ServerTraining, descend
 from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Representations, find_payload, get_payload
-
-WEIGHTS = "entanglement.weights"
-"""Where a client of FedRE keeps fixed weights of its training images ``(n,)`` in its state."""
 
 
 @dataclass(frozen=True)
@@ -44,49 +27,6 @@ class HeadOptions:
     """
 
     server: ServerTraining = field(default_factory=ServerTraining)
-
-
-@dataclass(frozen=True)
-class FedReOptions:
-    """Hyperparameters of FedRE.
-
-    Attributes:
-        mechanism: which of the six entanglement mechanisms.
-        distribution: of the random weights (table 8 of the paper).
-        normalisation: how draws become weights that sum to one.
-        sampling: ``resampled`` draws new weights every round, ``fixed`` draws them once per client.
-        server: how the server trains the head.
-    """
-
-    mechanism: Mechanism = "RAP"
-    distribution: Distribution = "uniform"
-    normalisation: Normalisation = "absolute"
-    sampling: Literal["resampled", "fixed"] = "resampled"
-    server: ServerTraining = field(default_factory=ServerTraining)
-
-
-def send_rows(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train by cross-entropy; upload the representation and label of every training image."""
-    trained = train_locally(Classifier, setup, state, broadcast, rng)
-    return trained, (Representations(represent(setup.model, setup.train.images), setup.train.labels),)
-
-
-def send_means(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train by cross-entropy; upload the mean representation of every class the client holds."""
-    return train_locally(Classifier, setup, state, broadcast, rng), (of_client(setup),)
-
-
-def send_mixture(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train by cross-entropy; upload the entangled representation of the whole training set."""
-    options: FedReOptions = setup.options
-    trained = train_locally(Classifier, setup, state, broadcast, rng)
-    features, labels, weights = represent(setup.model, setup.train.images), setup.train.labels, state.get(WEIGHTS)
-    if weights is None:
-        weights = sample_weights(labels, options.mechanism, rng, options.distribution, options.normalisation)
-    if options.sampling == "fixed":
-        trained[WEIGHTS] = weights
-    setup.trace.mixture(weights)
-    return trained, (Entangled(*entangle(features, labels, weights, setup.n_classes)),)
 
 
 def uploaded_rows(uploads: Uploads, n_classes: int) -> tuple[Tensor, Tensor]:
@@ -119,38 +59,3 @@ def train_head(
 
     trained = descend(state, features, loss, setup.options.server, rng)
     return trained, (Classifier(inner(trained, "global")),)
-
-
-FEDALLREP = replace(
-    LOCAL,
-    name="fedallrep",
-    about="FedAllRep: upload every representation with its label; the server trains the head on all of them.",
-    source="baseline of FedRE (Yao et al.)",
-    options=HeadOptions,
-    uploads=("representation",),
-    broadcasts=("classifier",),
-    start=partial(start, Classifier),
-    apply_broadcast=partial(receive, Classifier),
-    client_step=send_rows,
-    server_step=partial(train_head, "mean"),
-    accepted_substitutes=("entangled",),
-)
-FEDGH = replace(
-    FEDALLREP,
-    name="fedgh",
-    about="FedGH: upload class prototypes; the server trains a global head on them.",
-    source="Yi et al., ACM MM 2023",
-    uploads=("prototype",),
-    client_step=send_means,
-)
-FEDRE = replace(
-    FEDALLREP,
-    name="fedre",
-    about="FedRE: upload one entangled representation and its entangled label encoding.",
-    source="Yao et al., FedRE",
-    options=FedReOptions,
-    uploads=("entangled",),
-    client_step=send_mixture,
-    server_step=partial(train_head, "sum"),
-    accepted_substitutes=(),
-)

@@ -1,13 +1,4 @@
-"""Methods that average weights, or nothing: local, FedAvg, FedProx, LG-FedAvg; and what other methods take from them.
-
-- ``local``: no exchange, the baseline that federation must beat.
-- ``fedavg`` averages whole models, weighted by numbers of training samples. McMahan, Moore, Ramage, Hampson, Agüera y
-  Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, algorithm 1.
-- ``fedprox`` adds mu/2 |w - w_global|^2 to the loss, ``w_global`` the newest broadcast. Li, Sahu, Zaheer, Sanjabi,
-  Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, algorithm 2. PFLlib's mu defaults to
-  0, which is FedAvg; here it is 0.01, of the values that the paper tries.
-- ``lg-fedavg`` averages the heads and keeps the extractors; clients train their whole model. Liang, Liu, Ziyin, Allen,
-  Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally, NeurIPS 2019 workshop on federated learning.
+"""Weights that travel and are averaged, and the server's own training: what methods share.
 
 The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``),
 or all but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference
@@ -17,21 +8,19 @@ libraries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import classification_loss, classify_by, train
-from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, PublicLoss, SampleCount, get_payload
+from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
 
 Kind = type[Model] | type[Extractor] | type[Classifier]
 
@@ -139,93 +128,3 @@ def descend(
             for value, slope in zip(trained.values(), slopes, strict=True):
                 value.data.add_(slope, alpha=-how.learning_rate)
     return {name: value.detach() for name, value in trained.items()}
-
-
-def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train by cross-entropy; upload nothing."""
-    put(setup.model, state, "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
-    return take(setup.model, "model"), ()
-
-
-LOCAL = Method(
-    name="local",
-    about="Local training without any exchange: the baseline that federation must beat.",
-    source="no federation",
-    options=NoOptions,
-    uploads=(),
-    broadcasts=(),
-    start=lambda setup, rng: ({}, ()),
-    init=init,
-    apply_broadcast=lambda setup, state, broadcast: state,
-    client_step=train_alone,
-    server_step=lambda setup, state, uploads, rng: (state, ()),
-    predict=predict,
-)
-"""A model for each client that predicts by itself: what other methods change."""
-
-
-def averaging(kind: Kind, **changes: Any) -> Method:
-    """Return the method that averages a part of the clients' weights by numbers of samples."""
-    same: dict[str, Any] = {
-        "uploads": (kind.kind, "sample-count"),
-        "broadcasts": (kind.kind,),
-        "start": partial(start, kind),
-        "apply_broadcast": partial(receive, kind),
-        "client_step": partial(client_step, kind),
-        "server_step": partial(average, kind),
-        "linear_aggregation": True,
-    }
-    return replace(LOCAL, **same | changes)
-
-
-FEDAVG = averaging(
-    Model,
-    name="fedavg",
-    about="FedAvg: average whole models, weighted by the number of training samples.",
-    source="McMahan et al., AISTATS 2017",
-    homogeneous=True,
-)
-LG_FEDAVG = averaging(
-    Classifier,
-    name="lg-fedavg",
-    about="LG-FedAvg: average the heads by numbers of samples, keep the extractors; clients train their whole model.",
-    source="Liang et al., NeurIPS 2019 workshop",
-)
-
-
-@dataclass(frozen=True)
-class FedProxOptions:
-    """Hyperparameters of FedProx.
-
-    Attributes:
-        mu: weight of the proximal term; 0 is FedAvg.
-    """
-
-    mu: Annotated[float, Ge(0)] = 0.01
-
-
-def proximal_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
-    model, mu = setup.model, float(setup.options.mu)
-    put(model, receive(Model, setup, state, broadcast), "model")
-    anchors = list(parameters(model).values())
-
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        pairs = zip(model.parameters(), anchors, strict=True)
-        distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
-        return cross_entropy(model(images), labels) + mu / 2 * distance
-
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
-    return take(model, "model"), weighed(Model, setup)
-
-
-FEDPROX = replace(
-    FEDAVG,
-    name="fedprox",
-    about="FedProx: FedAvg whose clients are held back by their distance to the global model.",
-    source="Li et al., MLSys 2020",
-    options=FedProxOptions,
-    client_step=proximal_step,
-    public_loss=lambda options, round_: PublicLoss(proximal=options.mu),
-)

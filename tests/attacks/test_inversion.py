@@ -18,9 +18,9 @@ from fedpriv.attacks.search.objectives import (
     pruned_distance,
     relative_feature_distance,
 )
-from fedpriv.defenses.compress import pruned
-from fedpriv.defenses.mechanisms import one_block
-from fedpriv.defenses.noise import clip_rows
+from fedpriv.defenses.clip import clip_rows
+from fedpriv.defenses.diagonal import one_block
+from fedpriv.defenses.prune import pruned
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpriv.defenses.noise import LocalDp, standard_noise
+from fedpriv.defenses.local_dp import LocalDp
+from fedpriv.defenses.noise import standard_noise
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Model, get_payload

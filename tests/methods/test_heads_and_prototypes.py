@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import class_means, classify, represent
 from fedpriv.federation.states import put
 from fedpriv.methods import prototypes
-from fedpriv.methods.prototypes import OUTPUTS
-from fedpriv.methods.server_head import WEIGHTS
+from fedpriv.methods.fd import OUTPUTS
+from fedpriv.methods.fedre import WEIGHTS
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations, get_payload
 

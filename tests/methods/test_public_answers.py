@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
-from fedpriv.methods import public_outputs
+from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.public_outputs import on_public
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import PublicLogits, PublicSamples, get_payload
@@ -43,12 +43,12 @@ def test_a_round_asks_for_samples_and_the_next_carries_the_consensus_on_them(nam
 
 def test_aggregates_by_hand():
     mean = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4]])
-    sharpened = public_outputs.aggregated(mean, public_outputs.DsFlOptions())
+    sharpened = ds_fl.aggregated(mean, ds_fl.DsFlOptions())
     powers = [math.exp(6.0), math.exp(3.0), math.exp(1.0)]
     expect_close(sharpened[0], torch.tensor([power / sum(powers) for power in powers]), atol=1e-6)
-    expect_close(public_outputs.aggregated(mean, public_outputs.DsFlOptions(aggregation="sa")), mean, atol=1e-7)
+    expect_close(ds_fl.aggregated(mean, ds_fl.DsFlOptions(aggregation="sa")), mean, atol=1e-7)
     # A temperature of one is not simple aggregation: the softmax of shares, which flattens them.
-    flat = public_outputs.aggregated(mean, public_outputs.DsFlOptions(temperature=1.0))
+    flat = ds_fl.aggregated(mean, ds_fl.DsFlOptions(temperature=1.0))
     assert float(flat[0, 0]) < 0.6
 
     def entropy(shares):
@@ -61,7 +61,7 @@ def test_one_step_of_digest_goes_down_the_distance_to_the_consensus_and_then_rev
     world = World("fedmd", {"public_epochs": 0}, batch_size=20, learning_rate=0.1)
     _, broadcast, states = world.start()
     setup = world.setups[0]
-    ready = states[0] | {public_outputs.READY: torch.ones(1, dtype=torch.bool)}
+    ready = states[0] | {fedmd.READY: torch.ones(1, dtype=torch.bool)}
     samples, wanted = torch.tensor([1, 4, 7]), torch.randn(3, CLASSES, generator=generator(1))
     put(setup.model, ready, "model")
     distance = l1_loss(setup.model(setup.public[samples]), wanted)
@@ -89,12 +89,12 @@ def test_transfer_learning_comes_once_whenever_a_client_first_takes_part(monkeyp
     def noting(model, images, wanted, *rest):
         learned.append("classes" if wanted.dim() == 1 else "consensus")
 
-    monkeypatch.setattr(public_outputs, "distil", noting)
+    monkeypatch.setattr(fedmd, "distil", noting)
     for number, chosen in enumerate((0, 0, 1, 1), start=1):
         server, broadcast, states, _ = world.round(number, server, broadcast, states, chosen=(chosen,))
-        assert bool(states[chosen][public_outputs.READY])
+        assert bool(states[chosen][fedmd.READY])
     assert learned == ["classes", "consensus"] * 2
-    assert not bool(states[2][public_outputs.READY])
+    assert not bool(states[2][fedmd.READY])
 
 
 def test_the_servers_model_learns_from_the_aggregate_alone_and_is_no_clients_model():

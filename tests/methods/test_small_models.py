@@ -14,7 +14,7 @@ from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import inner
-from fedpriv.methods import METHODS, fedkd, fedmrl, small_model
+from fedpriv.methods import METHODS, fedapen, fedkd, fedmrl, fml, small_model
 from fedpriv.methods.small_model import divergence
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -87,13 +87,11 @@ def test_fml_loss_by_hand():
     to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     cross_private, cross_shared = -math.log(0.75), -math.log(0.5)
-    options = small_model.FmlOptions(alpha=0.2, beta=0.7)
+    options = fml.FmlOptions(alpha=0.2, beta=0.7)
     expected = 0.2 * cross_private + 0.8 * to_private + 0.7 * cross_shared + 0.3 * to_shared
-    assert float(small_model.fml_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
+    assert float(fml.fml_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
     private.requires_grad_()  # the private model's loss alone reaches it
-    (slope,) = torch.autograd.grad(
-        small_model.fml_loss(private, shared, labels, small_model.FmlOptions(alpha=1.0, beta=0.0)), private
-    )
+    (slope,) = torch.autograd.grad(fml.fml_loss(private, shared, labels, fml.FmlOptions(alpha=1.0, beta=0.0)), private)
     (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
     expect_close(slope, alone, atol=1e-7)
 
@@ -153,22 +151,22 @@ def test_fedapen_loss_by_hand():
     to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     mixed = math.log(1 + 3**-0.25)  # w P = (log 3 / 4, 0)
     expected = -math.log(0.75) + to_private - math.log(0.5) + to_shared + 2 * mixed
-    loss = small_model.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
+    loss = fedapen.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
     assert float(loss) == pytest.approx(expected, abs=1e-6)
 
 
 def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
     torch.manual_seed(0)
     private, shared, labels = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 3, 2, 2])
-    options = small_model.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
+    options = fedapen.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
     weight = torch.tensor([0.5], requires_grad=True)
-    loss = cross_entropy(small_model.mix(private, shared, weight), labels)
+    loss = cross_entropy(fedapen.mix(private, shared, weight), labels)
     (slope,) = torch.autograd.grad(loss, weight)
-    learned = small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
+    learned = fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
     expect_close(learned, 0.5 - 0.1 * slope, atol=1e-6)
-    first = small_model.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
-    both = small_model.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
-    expect_close(small_model.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+    first = fedapen.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
+    both = fedapen.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
+    expect_close(fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
 
 
 def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
@@ -184,7 +182,7 @@ def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
     chosen = states[0]["ensemble.set"]
     assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
     logits = [classify(model, setup.train.images[chosen]) for model in small_model.load(setup, received)]
-    expected = small_model.learn_weight(
+    expected = fedapen.learn_weight(
         torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
     )
     expect_same(received["ensemble.weight"], expected)

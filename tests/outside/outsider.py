@@ -15,7 +15,7 @@ from fedpriv.datasets import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.defenses.signals import require, transform
 from fedpriv.federation.defense import Defense
-from fedpriv.methods import prototypes
+from fedpriv.methods import fedproto
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SIGNALS, VECTORS
 from fedpriv.wire.payloads import Payload, Prototypes, get_payload, tensor
@@ -33,13 +33,13 @@ class Directions(
 
 def client_step(setup, state, broadcast, rng):
     """Train as in FedProto, and upload the directions of the prototypes."""
-    state, upload = prototypes.FEDPROTO.client_step(setup, state, broadcast, rng)
+    state, upload = fedproto.METHOD.client_step(setup, state, broadcast, rng)
     means = get_payload(upload, Prototypes)
     return state, (Directions(normalize(means.features), means.classes),)
 
 
 FED_DIRECTION = replace(
-    prototypes.FEDPROTO,
+    fedproto.METHOD,
     name="fed-direction",
     source="for tests",
     uploads=("direction",),

@@ -49,8 +49,8 @@ def test_an_explanation_holds_the_facts_the_text_and_the_paper(name, kind, parts
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
-    assert fedpriv.explain("fedpriv.methods.server_head:FEDGH") == fedpriv.explain("fedgh")
-    assert fedpriv.explain("fedpriv.defenses.noise:Clip").kind == "defenses"
+    assert fedpriv.explain("fedpriv.methods.fedgh:METHOD") == fedpriv.explain("fedgh")
+    assert fedpriv.explain("fedpriv.defenses.clip:Clip").kind == "defenses"
 
 
 def test_a_name_that_nothing_has_is_one_line(capsys):
