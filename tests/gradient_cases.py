@@ -66,24 +66,6 @@ def clients(model, images, labels, batch_size=1, steps=1, rate=RATE):
     return tuple(seen)
 
 
-def observe(model, images, labels, batch_size, steps=1):
-    """Let one client a batch take SGD steps from the same broadcast."""
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    seen = []
-    for client, (batch, own) in enumerate(zip(images.split(batch_size), labels.split(batch_size), strict=True)):
-        model.load_state_dict(before, strict=False)
-        optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
-        for _ in range(steps):
-            loss = functional.cross_entropy(model(batch), own)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        after = {name: value.detach().clone() for name, value in model.named_parameters()}
-        seen.append(Observation(0, client, (Model(after),), (Model(before),)))
-    model.load_state_dict(before, strict=False)
-    return tuple(seen)
-
-
 def knowledge_of(model, labels, batch_size=1, steps=1, given=True, rate=RATE, shape=SHAPE):
     return Knowledge(
         ThreatModel(labels="given" if given else "inferred"),

@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "federation": 2120,
     "methods": 3002,
     "defenses": 1835,
-    "attacks": 11222,
+    "attacks": 11168,
     "scoring": 5310,
     "claims": 203,
     "pages": 3582,

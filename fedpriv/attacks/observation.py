@@ -88,9 +88,7 @@ class Knowledge:
     """A threat model together with the things it grants.
 
     Attributes:
-        card: the grants.
-        image_shape: (channels, height, width) of the private images; public in every federation.
-        n_classes: number of classes C; public.
+        image_shape: (channels, height, width) of the private images; public like the number of classes C.
         extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
             in evaluation mode.
         earlier: (round, client) -> its extractor behind an earlier upload.
@@ -98,7 +96,7 @@ class Knowledge:
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
             have private architectures only.
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
-        batches: client -> facts of its own local steps; see :meth:`facts_of`.
+        batches: client -> facts of its own local steps.
         loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public.
         defended: (round, client) -> what its defenses make of rows in the place of those that it uploaded; public. Nothing
             for uploads that no defense changed, or not row by row.

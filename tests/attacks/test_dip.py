@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from looped import each
 from torch import nn
 from torch.nn import functional
 
@@ -94,9 +95,8 @@ def way(request, monkeypatch):
     monkeypatch.setattr(dip, "as_products", lambda rows, device: request.param == "as on a GPU")
 
 
-@pytest.mark.parametrize("side", [3, 8, 16])
-@pytest.mark.parametrize("kernel", [1, 3, 5])
 @pytest.mark.usefixtures("way")
+@each("side, kernel", [(side, kernel) for side in (3, 8, 16) for kernel in (1, 3, 5)])
 def test_grouped_convolutions_equal_single_ones(side, kernel):
     draw = torch.Generator().manual_seed(side)
     maps = torch.randn(1, 4 * 3, side, side, generator=draw)
@@ -157,21 +157,17 @@ def test_the_objective_is_that_of_the_images():
     assert (fitted.objective < 0.8 * start).all()
 
 
-def test_rows_stop_without_gain():
-    flat = fit(
-        prior_of((0,), 8, channels=1),
-        lambda x, rows: x.flatten(1).sum(1) * 0 + 1,
-        Schedule(50, 1e-2, patience=7),
-        print,
-    )
-    assert flat.iterations == 8
+def test_rows_stop_without_gain_or_where_they_are_not_finite():
+    def ended(change):
+        return fit(
+            prior_of((0,), 8, channels=1),
+            lambda x, _: change(x.flatten(1).sum(1)),
+            Schedule(50, 1e-2, patience=7),
+            print,
+        )
+
+    flat, broken = ended(lambda sums: 0 * sums + 1), ended(lambda sums: sums * torch.nan)
+    assert (flat.iterations, broken.iterations) == (8, 1)
     assert not flat.converged.any()
-
-
-def test_a_row_that_is_not_finite_ends_at_once():
-    fitted = fit(
-        prior_of((0,), 8, channels=1), lambda x, rows: x.flatten(1).sum(1) * torch.nan, Schedule(50, 1e-2), print
-    )
-    assert fitted.iterations == 1
-    assert fitted.objective.isinf().all()
-    assert fitted.images.isfinite().all()
+    assert broken.objective.isinf().all()
+    assert broken.images.isfinite().all()

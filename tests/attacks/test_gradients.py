@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
+from gradient_cases import CPU, RATE, SHAPE, attack, clients, images_and_labels, psnr, sigmoid_net
 from torch import nn
 from torch.nn import functional
 
@@ -14,24 +14,10 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model
 
 
-def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest):
-    observations = observe(model, images, labels, batch_size, steps)
-    knowledge = Knowledge(
-        ThreatModel(labels="given" if given else "inferred"),
-        SHAPE,
-        10,
-        model=model,
-        batch=BatchFacts(batch_size, RATE, steps),
-        labels={(0, client): part for client, part in enumerate(labels.split(batch_size))} if given else {},
-    )
-    arguments = {"seed": 0, "device": CPU} | rest
-    return attack(observations, knowledge, list_targets(observations, "model"), **arguments)
-
-
 @pytest.mark.parametrize("given", [True, False])
 def test_positive_control_single_images_come_back(given):
     images, labels = images_and_labels(4)
-    found = run(DeepLeakage(outer_steps=40), sigmoid_net(), images, labels, given=given)
+    found = attack(DeepLeakage(outer_steps=40), sigmoid_net(), images, labels, given=given)
     assert found.images.shape == (4, 1, *SHAPE)
     assert (psnr(found.images[:, 0], images) > 30).sum() >= 3
     assert found.labels[:, 0].tolist() == labels.tolist()
@@ -39,7 +25,7 @@ def test_positive_control_single_images_come_back(given):
 
 def test_two_images_at_once_come_back_in_some_order():
     images, labels = images_and_labels(2)
-    found = run(DeepLeakage(outer_steps=60, restarts=2), sigmoid_net(), images, labels, batch_size=2)
+    found = attack(DeepLeakage(outer_steps=60, restarts=2), sigmoid_net(), images, labels, batch_size=2)
     assert found.images.shape == (1, 2, *SHAPE)
     assert found.objective.shape == (1, 2)
     orders = [psnr(found.images[0], images).mean(), psnr(found.images[0].flip(0), images).mean()]
@@ -48,7 +34,7 @@ def test_two_images_at_once_come_back_in_some_order():
 
 def test_labels_can_be_optimised_too():
     images, labels = images_and_labels(4)
-    found = run(DeepLeakage(outer_steps=40, labels="joint"), sigmoid_net(), images, labels, given=False)
+    found = attack(DeepLeakage(outer_steps=40, labels="joint"), sigmoid_net(), images, labels, given=False)
     good = psnr(found.images[:, 0], images) > 30
     assert good.sum() >= 2
     assert (found.labels[good, 0] == labels[good]).all()
@@ -58,22 +44,12 @@ def test_negative_control_noise_for_a_gradient_gives_no_image():
     images, labels = images_and_labels(2)
     model = sigmoid_net()
     observations = []
-    for seen in observe(model, images, labels, 1):
+    for seen in clients(model, images, labels):
         draw = torch.Generator().manual_seed(seen.client)
         sent = seen.broadcast[0].state
         noise = {name: value + 0.01 * torch.randn(value.shape, generator=draw) for name, value in sent.items()}
         observations.append(Observation(0, seen.client, (Model(noise),), seen.broadcast))
-    knowledge = Knowledge(
-        ThreatModel(),
-        SHAPE,
-        10,
-        model=model,
-        batch=BatchFacts(1, RATE, 1),
-        labels={(0, client): labels[client : client + 1] for client in range(2)},
-    )
-    found = DeepLeakage(outer_steps=10)(
-        tuple(observations), knowledge, list_targets(observations, "model"), seed=0, device=CPU
-    )
+    found = attack(DeepLeakage(outer_steps=10), model, images, labels, observations=tuple(observations))
     floor = psnr(torch.full_like(images, 0.5), images)
     assert (psnr(found.images[:, 0], images) < floor + 1).all()
     assert not found.converged.any()
@@ -82,8 +58,8 @@ def test_negative_control_noise_for_a_gradient_gives_no_image():
 def test_the_objective_is_that_of_the_returned_image():
     images, labels = images_and_labels(2)
     model = sigmoid_net()
-    found = run(DeepLeakage(outer_steps=4), model, images, labels)
-    for row, seen in enumerate(observe(model, images, labels, 1)):
+    found = attack(DeepLeakage(outer_steps=4), model, images, labels)
+    for row, seen in enumerate(clients(model, images, labels)):
         step = local_step(seen, model, RATE, CPU)
         hot = functional.one_hot(labels[row : row + 1], 10).float()
         own = StepModel(model, CPU).gradient(step.weights, found.images[row], hot)
@@ -100,7 +76,7 @@ def test_the_gradient_is_the_clients_own(batch_norm):
         model.insert(1, nn.BatchNorm2d(12))
         model[1].running_mean.fill_(3.0)
     images, labels = images_and_labels(3)
-    (seen,) = observe(model, images, labels, 3)
+    (seen,) = clients(model, images, labels, 3)
     step = local_step(seen, model, RATE, CPU)
     hot = functional.one_hot(labels, 10).float()
     own = StepModel(model, CPU).gradient(step.weights, images, hot)
@@ -122,7 +98,7 @@ def test_labels_are_counted_from_the_bias(labels):
 def test_labels_without_bias_are_read_from_the_weight():
     model = sigmoid_net(bias=False)
     images, labels = images_and_labels(1)
-    (seen,) = observe(model, images, labels, 1)
+    (seen,) = clients(model, images, labels)
     weight, bias = last_layer(local_step(seen, model, RATE, CPU).gradient, 10)
     assert bias is None
     assert labels_of_head(weight, bias, 1).tolist() == labels.tolist()
@@ -136,7 +112,7 @@ def test_a_model_without_such_a_layer_has_no_labels_to_read():
 def test_missing_labels_model_and_facts_are_named():
     images, labels = images_and_labels(1)
     model = sigmoid_net()
-    observations = observe(model, images, labels, 1)
+    observations = clients(model, images, labels)
     targets = list_targets(observations, "model")
     facts = BatchFacts(1, RATE, 1)
     cases = {
@@ -154,6 +130,6 @@ def test_missing_labels_model_and_facts_are_named():
 
 def test_a_broadcast_of_another_model_is_refused():
     images, labels = images_and_labels(1)
-    (seen,) = observe(sigmoid_net(), images, labels, 1)
+    (seen,) = clients(sigmoid_net(), images, labels)
     with pytest.raises(UserError, match=r"broadcast parameter '0\.weight' should be \(3, 1, 5, 5\)"):
         local_step(seen, nn.Sequential(nn.Conv2d(1, 3, 5)), RATE, CPU)

@@ -116,7 +116,7 @@ def test_candidates_with_heads_of_their_own_and_known_inputs_are_compared_as_alo
         head = {"4.weight": torch.rand(10, 20), "4.bias": torch.rand(10)}
         steps.append(LocalStep(weights, alone.gradient(weights, images[row], labels[row], head), head))
     view = LayerInputs(model, weights, "3", CPU)
-    matcher, which = Matcher(model, shape, BatchFacts(count, 0.1, 1), "unrolled", CPU), torch.arange(rows)
+    matcher, which = Matcher(model, shape, BatchFacts(count, 0.1, 1), CPU), torch.arange(rows)
     matching = matcher.against(steps, [count] * rows)
     assert float(matching.cosine(images, labels, which).detach().abs().max()) < 1e-5
     assert float(matching.squared(images, labels, which).detach().abs().max()) < 1e-5

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close, expect_same
-from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
+from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, sent_entries, stacked_projection
-from fedpriv.attacks.observation import BatchFacts, Knowledge, ThreatModel
 from fedpriv.defenses.compress import pruned, truncated
 from fedpriv.wire.payloads import Model
 
@@ -22,19 +21,11 @@ def attacked(attack, change, number=COUNT):
     images, labels = images_and_labels(number)
     model = sigmoid_net()
     seen = []
-    for one in observe(model, images, labels, 1):
+    for one in clients(model, images, labels):
         before, after = one.broadcast[0].state, one.upload[0].state
         changed = {name: before[name] + change(after[name] - before[name]) for name in before}
         seen.append(replace(one, upload=(Model(changed),)))
-    knowledge = Knowledge(
-        ThreatModel(),
-        SHAPE,
-        10,
-        model=model,
-        batch=BatchFacts(1, RATE, 1),
-        labels={(0, client): labels[client : client + 1] for client in range(number)},
-    )
-    found = attack(tuple(seen), knowledge, list_targets(seen, "model"), seed=0, device=CPU)
+    found = attack(tuple(seen), knowledge_of(model, labels), list_targets(seen, "model"), seed=0, device=CPU)
     return psnr(found.images[:, 0], images), psnr(found.images[:, 0].roll(1, 0), images)
 
 

@@ -107,21 +107,18 @@ def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Pass
     passed: list[_Passage] = []
     random: list[str] = []
     norms: list[str] = []
+    names = {layer: name for name, layer in probe.named_modules()}
 
-    def note(name: str, layer: nn.Module) -> None:
-        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            passed.append(_Passage(name, given[0].dim() == 2, bool(random), "".join(norms[:1]), output))
-            return output.clone()  # what follows may overwrite it
+    def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        passed.append(_Passage(names[layer], given[0].dim() == 2, bool(random), "".join(norms[:1]), output))
+        return output.clone()  # what follows may overwrite it
 
-        if isinstance(layer, RANDOM):
-            layer.register_forward_pre_hook(lambda *_: random.append(name))
-        elif isinstance(layer, _NORMS):
-            layer.register_forward_pre_hook(lambda *_: norms.append(name))
+    for layer in names:
+        if isinstance(layer, (RANDOM, _NORMS)):
+            kind = random if isinstance(layer, RANDOM) else norms
+            layer.register_forward_pre_hook(lambda layer, _, kind=kind: kind.append(names[layer]))
         elif isinstance(layer, nn.Linear) and layer.bias is not None:
-            layer.register_forward_hook(hook)
-
-    for name, layer in probe.named_modules():
-        note(name, layer)
+            layer.register_forward_hook(note)
     probe(torch.full((2, *image_shape), 0.5, device=next(probe.parameters()).device))
     return passed
 

@@ -1,8 +1,8 @@
 """Distances of candidate images from the updates that they are to explain, for many candidates at once.
 
-One step's gradient is matched as it is. An update that sums up several steps of SGD is matched either unrolled, by letting
-the candidates take the same steps, or approximately, as if it were one gradient at the broadcast weights. Unrolling: Geiping
-et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov et al., "Data Leakage in Federated Averaging" (TMLR 2022).
+One step's gradient is matched as it is. An update that sums up several steps of SGD is matched unrolled, by letting the
+candidates take the same steps: Geiping et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov et al., "Data
+Leakage in Federated Averaging" (TMLR 2022).
 
 Beside the update, candidates may be asked for what went into a layer, and for the statistics before batch norms: Yin et al.,
 "Dreaming to Distill" (CVPR 2020), equation 4; Huang et al., "Evaluating gradient inversion attacks and defenses in federated
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacke
 from fedpriv.attacks.observation import BatchFacts, Statistics
 from fedpriv.attacks.search.lbfgs import Evaluate
 from fedpriv.attacks.search.objectives import squared_length
-
-SeveralSteps = Literal["unrolled", "approximate"]
-"""Treatment of an update of several steps."""
 
 _LOOPED = 500_000  # parameters from which, on a CPU, candidates with own weights are faster one by one than vectorised
 _STATISTICS = 0.01  # weight of the distance between statistics before batch norms
@@ -87,11 +84,9 @@ class Matcher:
         model: nn.Module,
         image_shape: tuple[int, int, int],
         facts: BatchFacts,
-        several_steps: SeveralSteps,
         device: torch.device,
         proximal: float = 0.0,
     ) -> None:
-        self.unrolls = several_steps == "unrolled"
         self._facts, self._proximal = facts, proximal
         self._alone, self.together = StepModel(model, device), RowGradients(model, image_shape, device)
         size = sum(parameter.numel() for parameter in model.parameters())
@@ -114,7 +109,7 @@ class Matcher:
             for step, count in zip(steps, counts, strict=True)
         ]
         # Those of one pass may each have a head of their own.
-        one_head = not self.together.supported or (self.unrolls and any(len(sizes) > 1 for sizes, _ in kinds))
+        one_head = not self.together.supported or any(len(sizes) > 1 for sizes, _ in kinds)
         alike: list[list[int]] = []
         for row, step in enumerate(steps):
             for rows in alike:
@@ -136,7 +131,7 @@ class Matcher:
         """
         gradients: Gradients
         inputs = images.new_empty(0)
-        if self.together.supported and not (self.unrolls and len(group.sizes) > 1):
+        if self.together.supported and len(group.sizes) == 1:
             gradients, inputs = self.together(group.weights | group.fixed, images, labels, group.readout)
         elif self._looped:
             rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
@@ -149,7 +144,7 @@ class Matcher:
 
     def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         weights, fixed, sizes = group.weights, group.fixed, group.sizes
-        if not (self.unrolls and len(sizes) > 1):
+        if len(sizes) == 1:
             return self._alone.gradient(weights, images, labels, fixed, group.readout)
         now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
         for batch, current in zip(images.split(sizes), labels.split(sizes), strict=True):

@@ -8,7 +8,8 @@ where its inner products follow from those of its factors (for single images ``<
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -112,10 +113,7 @@ class RowLinear(nn.Module):
 
 
 class _Passage(NamedTuple):
-    """The tensors that went through a layer in one pass, and the place of the outgoing one in the graph.
-
-    The outgoing tensor may have been overwritten since, by a ReLU in place; its place in the graph stays.
-    """
+    """One pass through a layer. Its output may have been overwritten since; the output's place in the graph stays."""
 
     name: str
     layer: nn.Module
@@ -148,17 +146,13 @@ class RowGradients:
             if isinstance(layer, RANDOM):
                 layer.eval()
             if any(True for _ in layer.parameters(recurse=False)):
-                layer.register_forward_hook(self._noting(name))
+                layer.register_forward_hook(functools.partial(self._note, name))
         self.supported = self._is_supported(image_shape, device)
 
-    def _noting(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-            inputs = layer.normalised if isinstance(layer, RowNorm) else given[0]
-            if output.requires_grad:
-                gradient_edge = get_gradient_edge(output)
-                self._passages.append(_Passage(name, layer, inputs, inputs._version, gradient_edge, output))
-
-        return note
+    def _note(self, name: str, layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        inputs = layer.normalised if isinstance(layer, RowNorm) else given[0]
+        if output.requires_grad:
+            self._passages.append(_Passage(name, layer, inputs, inputs._version, get_gradient_edge(output), output))
 
     def _is_supported(self, image_shape: tuple[int, int, int], device: torch.device) -> bool:
         layers = [layer for layer in self._model.modules() if any(True for _ in layer.parameters(recurse=False))]
@@ -261,7 +255,7 @@ class _KernelGradient(torch.autograd.Function):
     def forward(ctx: Any, maps: Tensor, delta: Tensor, layer: nn.Conv2d) -> Tensor:
         """Return the gradient."""
         ctx.layer, ctx.rows = layer, len(maps)
-        maps, delta = _side_by_side(maps), _side_by_side(delta)
+        maps, delta = (values.transpose(0, 1).flatten(1, 2) for values in (maps, delta))  # (n, R C, h, w)
         ctx.save_for_backward(maps, delta)
         like = maps.new_empty(1).expand(ctx.rows * layer.out_channels, *layer.weight.shape[1:])
         result = _convolution_backward(ctx, delta, maps, like, (False, True, False))[1]
@@ -283,17 +277,12 @@ class _KernelGradient(torch.autograd.Function):
         return by_maps, by_delta, None
 
 
-def _side_by_side(maps: Tensor) -> Tensor:
-    """Return ``(R, n, C, h, w)`` as ``(n, R C, h, w)``."""
-    return maps.transpose(0, 1).flatten(1, 2)
-
-
 def _convolution_backward(
     ctx: Any, delta: Tensor, maps: Tensor, weight: Tensor, which: tuple[bool, bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     layer = ctx.layer
     shape = list(layer.stride), _padding(layer), list(layer.dilation), False, [0, 0], ctx.rows * layer.groups
-    values: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+    slopes: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
         delta, maps, weight, None, *shape, which
     )
-    return values
+    return slopes

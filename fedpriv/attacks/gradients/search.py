@@ -28,9 +28,7 @@ _KINKED = (
 
 _SMALL = 48 * 48  # pixels of a small image; a larger one's gradient says too little of each pixel, so priors have to
 _SHORT, _RELAXED = 100, 0.75  # evaluations up to which weights are as they are; power with which they fall with more
-_PIXELS_FROM = (
-    200  # evaluations from which pixels are nearer, where networks have kinks and what is known determines them
-)
+_PIXELS_FROM = 200  # evaluations from which pixels are nearer, behind kinks where what is known determines them
 _BESIDE = 0.6  # share of total variation that is left beside a learned prior
 
 _SPREAD, _FRAME_SPREAD = 0.1, 0.3  # of one unit of L-BFGS, which scales its first step: pixel values, and deviations

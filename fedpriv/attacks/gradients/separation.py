@@ -29,7 +29,7 @@ Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion 
 starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing" (ICASSP 2008), for weights of
 shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of the Optical Society of America A 20,
 40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui, for labels and the head. Masked
-slopes of labels, the elimination of one column from another, reading A through truncated factors, and the head's equations
+slopes of labels, elimination, reading A through truncated factors, and the head's equations
 are derived here.
 """
 
@@ -54,10 +54,7 @@ _SURPLUS = 5  # zeros beyond those that any direction has that attest one
 
 _EVERY, _TURNS = 10, 4  # reflections between two looks; searches with own predictions as long as images are missing
 _MOST_CLASSES = 32  # classes up to which points have own predictions, a system of equations of this size each
-_MET, _OWN_MET = (
-    0.999,
-    0.99999,
-)  # cosine of a column and masked slopes that meet (mixtures stay below 0.98); of fitted ones
+_MET, _OWN_MET = 0.999, 0.99999  # cosine of a column and masked slopes that meet (mixtures: 0.98); of fitted ones
 _ONE = 0.99  # cosine of two columns from which on they are one
 _RIDGE, _LEAST_RIDGE = 0.1, 1e-6  # weights of first predictions in fitting own ones, on the way and before a look
 _FITS = 3  # fits of predictions and masks in turn before a look
@@ -68,10 +65,7 @@ _FIRST, _LAST, _SHRINK = 1e-4, 1e-6, 0.5  # smoothness of the weights of a fit, 
 _SOLVES, _JITTER = 2, 1e-15  # steps of inverse iteration under the same weights; share of its sum added to a diagonal
 _ZERO, _COARSE = 1e-5, 2e-3  # shares of a column's root mean square below which an entry is zero: at least and at most
 _NOISE = 10.0  # standard deviations of the noise within which it is
-_SAME, _MANY = (
-    1 - 1e-8,
-    4,
-)  # cosine of candidates that are one; candidates that are kept, for each of the span's dimensions
+_SAME, _MANY = 1 - 1e-8, 4  # cosine of equal candidates; candidates kept for each of the span's dimensions
 _CONTAINED = 0.9  # a direction is a mixture when so large a share of its zeros are another one's too
 _AS_OFTEN = 0.5  # share of the best one's zeros that an attested one has at least
 _CONFIRMED = 0.998  # cosine of columns from which on labels confirm one
@@ -80,11 +74,7 @@ _RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3  # of elimination: width of equal ratios, sw
 
 MOST_AT_HEAD = 16  # images of a batch that is separated at the head
 SURE, _HEAD_RANK = 0.02, 3e-7  # predicted relative error below which inputs are known; as _RANK, of the head's gradient
-_TRIES, _STEPS, _FIXED = (
-    8,
-    120,
-    1e-9,
-)  # starts; steps of each; relative gain of a step below which a solution stands still
+_TRIES, _STEPS, _FIXED = 8, 120, 1e-9  # starts; steps of each; relative gain of a step that stands still
 _OPERATIONS, _ENTRIES = 2**31, 2**23  # products of a step of all starts together; entries of derivatives held at once
 _SPREAD, _TINY = 0.02, 1e-24  # deviation of logits by which a start separates one label; squares of solved equations
 _LIKELY, _AS_GOOD = 1e3, 30.0  # times the least sum of squares of solutions looked at closely, and then as good

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import Known, SeparatedBatch, separate_batch
-from fedpriv.attacks.gradients.matching import Matcher, Matching, SeveralSteps
+from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.update import LocalStep, batch_facts, batch_sizes, infer_labels, local_step, one_hot
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
@@ -30,7 +30,6 @@ from fedpriv.attacks.observation import (
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, in_chunks, rows_of, solve_rows
 from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
-from fedpriv.wire.payloads import PublicLoss
 
 _INPUTS, _IN_FULL = 0.3, 3  # weight of the distance of known inputs, and images from which on it weighs in full
 _AT_HEAD = 10.0  # times it weighs at the head
@@ -106,8 +105,6 @@ class GradientMatching(Attack):
 
     Attributes:
         restarts: rows a target; the one with the lowest objective is kept.
-        several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
-            as much as the weights moved on the way.
         ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
@@ -119,7 +116,6 @@ class GradientMatching(Attack):
     """
 
     restarts: Annotated[int, Ge(1)] = 1
-    several_steps: SeveralSteps = "unrolled"
     ignore: str = ""
     match: GradientMatch = "all"
     apart: bool = True
@@ -160,7 +156,7 @@ class GradientMatching(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover the images of each target."""
         updates, matcher = self._read(problem)
-        needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge, matcher)
+        needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge)
         return self.search(problem, updates, matcher, needed)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
@@ -169,7 +165,7 @@ class GradientMatching(Attack):
             return None
         updates, matcher = self._read(problem)
         knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
-        needed = _bytes_of_matching(updates, knowledge, matcher)
+        needed = _bytes_of_matching(updates, knowledge)
 
         def of(images: Tensor) -> Tensor:
             def cosine(some: Sequence[Row]) -> Tensor:
@@ -194,7 +190,7 @@ class GradientMatching(Attack):
             always_apart=self.apart,
         )
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
-        return updates, Matcher(updates.model, shape, updates.facts, self.several_steps, problem.device, proximal)
+        return updates, Matcher(updates.model, shape, updates.facts, problem.device, proximal)
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words why the true images need not be what is searched for; empty where they are."""
@@ -237,6 +233,13 @@ def read_problem(
     table = torch.full((len(targets), max(counts)), -1)
     for row, own_labels, separated in zip(table, labels, apart, strict=True):
         row[: len(own_labels)] = own_labels if separated is None else separated.labels
+    reasons = [loss.besides, loss.later if any(len(step.sizes) > 1 for step in compared) else ""]
+    if loss.through != "cross_entropy" and any(item is None for item in apart):
+        by = {"logits": "logits", "representation": "representations"}[loss.through]
+        reasons.append(
+            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
+            "where a fully connected layer stands before them and one step used one image, or few that are separated"
+        )
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
     pairs = zip(compared, apart, strict=True)
     steps = [step if separated is None else separated.step for step, separated in pairs]
@@ -247,23 +250,9 @@ def read_problem(
         counts=counts,
         labels=table.to(problem.device),
         apart=tuple(apart),
-        misfit=misfit_of(loss, compared, apart),
+        misfit=moved_besides(reasons),
         statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
     )
-
-
-def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[SeparatedBatch | None]) -> str:
-    """Return in words why the true images need not minimise what is compared; empty where they do."""
-    reasons = [loss.besides]
-    if any(len(step.sizes) > 1 for step in steps):
-        reasons.append(loss.later)
-    if loss.through != "cross_entropy" and any(item is None for item in read):
-        by = {"logits": "logits", "representation": "representations"}[loss.through]
-        reasons.append(
-            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
-            "where a fully connected layer stands before them and one step used one image, or few that are separated"
-        )
-    return moved_besides(reasons)
 
 
 def moved_besides(reasons: Sequence[str]) -> str:
@@ -330,10 +319,10 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
     return given
 
 
-def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
+def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge) -> int:
     """Estimate the memory of a row while its images are matched."""
     channels, height, width = knowledge.image_shape
     pixels = problem.labels.shape[1] * channels * height * width
     weights = sum(parameter.numel() for parameter in problem.model.parameters())
     # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
-    return 4 * (8 * weights * (problem.facts.steps if matcher.unrolls else 1) + 400 * pixels)
+    return 4 * (8 * weights * problem.facts.steps + 400 * pixels)

@@ -47,17 +47,6 @@ class Schedule:
     fits: float = 0.0
     halvings: tuple[float, ...] = ()
 
-    def left(self, step: int, restarts: int) -> int | None:
-        """Return the number of rows of a target that go on after a step; None where none is ended then.
-
-        >>> schedule = Schedule(100, 0.01, halvings=(0.1, 0.25))
-        >>> [schedule.left(step, 4) for step in (9, 10, 25)], schedule.left(10, 1)
-        ([None, 2, 1], None)
-        """
-        ends = [max(1, round(share * self.iterations)) for share in self.halvings]
-        number = -(-restarts // 2 ** sum(end <= step for end in ends))
-        return number if step in ends and restarts > 1 else None
-
 
 class Adam:
     """Adam (Kingma and Ba 2015) and AdamW by torch's own functions: to the last bit ``torch.optim.Adam`` and ``AdamW``.
@@ -305,8 +294,9 @@ class _Rows:
 
     def halve(self, step: int) -> None:
         """End the worse rows of each target, where this step is one to do so."""
-        number = self._schedule.left(step, self._restarts)
-        if number is not None:
+        ends = [max(1, round(share * self._schedule.iterations)) for share in self._schedule.halvings]
+        if step in ends and self._restarts > 1:
+            number = -(-self._restarts // 2 ** sum(end <= step for end in ends))
             self._halved[self.numbers] = self.lowest.cpu()
             rank = self._halved.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
             self._moving = self._moving & (rank < number).flatten()[self.numbers].to(self._moving.device)

@@ -28,8 +28,8 @@ def squared_length(wanted: Tensor) -> Tensor:
 def relative_feature_distance(features: Tensor, wanted: Tensor, square: Tensor | None = None) -> Tensor:
     """Return ``||g(x') - r||^2 / ||r||^2`` of each row ``(N,)`` of candidates' and observed representations ``(N, d)``.
 
-    Dividing by the target's norm gives every target the same scale: ReLU features of large norm would swamp a prior.
-    ``square`` is :func:`squared_length` of ``wanted``, where that is known already; likewise below.
+    So every target has the same scale: ReLU features of large norm would swamp a prior. ``square`` is
+    :func:`squared_length` of ``wanted``, where that is known already; likewise below.
     """
     apart = functional.mse_loss(features, wanted, reduction="none").sum(1)
     return apart / (squared_length(wanted) if square is None else square)
