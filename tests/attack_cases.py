@@ -134,6 +134,14 @@ CASES = {
         "test_class_inversion::test_positive_control_the_model_answers_as_uploaded",
         "test_class_inversion::test_the_control_asks_for_another_class",
     ),
+    "paired-logits": Case(
+        "fedmd",
+        "public-logits",
+        "test_public_outputs::test_positive_control_templates_that_outputs_depend_on_come_back",
+        "test_public_outputs::test_negative_control_outputs_at_random_give_the_floor",
+        {"width": 16},
+        {"attacker_data": "same_domain"},
+    ),
     "membership": Case(
         "fedproto",
         "prototype",

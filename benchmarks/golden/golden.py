@@ -52,7 +52,7 @@ SUITES: Suites = {
     "entangled": ("fedre", "entangled", "dip pixels unmix membership property", SEARCH),
     "logits": ("fd", "logits", "class-inversion membership property", SEARCH),
     "kernel": ("fedhenn-kernel", "kernel", "membership property", ""),
-    "public-logits": ("fedmd", "public-logits", "membership property", ""),
+    "public-logits": ("fedmd", "public-logits", "paired-logits membership property", SEARCH),
     "model": ("fedavg-step", "model", f"{GRADIENTS} demix {INFER}", SEARCH),
     "small-model": ("fedmrl-step", "small-model", f"{GRADIENTS} demix {INFER}", SEARCH),
     "extractor": ("fedrep-step", "extractor", f"{GRADIENTS} {INFER}", SEARCH),
@@ -90,7 +90,6 @@ GONE = [
     ("difference", "prototype"),
     ("average", "representation"),
     ("average", "prototype"),
-    ("paired-logits", "public-logits"),
 ]
 GONE += [("likelihood-ratio", kind) for kind in WEIGHTS.split()]
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")

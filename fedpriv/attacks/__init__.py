@@ -28,6 +28,7 @@ ATTACKS = Registry(
         "head-update": "fedpriv.attacks.features.closed_form:HeadUpdate",
         "angle-update": "fedpriv.attacks.features.closed_form:AngleUpdate",
         "class-inversion": "fedpriv.attacks.inversion.vector:ClassInversion",
+        "paired-logits": "fedpriv.attacks.inversion.paired_logits:PairedLogits",
         "membership": "fedpriv.attacks.inference.membership:MembershipInference",
         "property": "fedpriv.attacks.inference.property:PropertyInference",
     },

@@ -24,6 +24,7 @@ from fedpriv.sources.messages import (
     check_labels,
     exchange,
     is_one_upload,
+    is_state,
     numbers,
     read_message,
     settled,
@@ -66,7 +67,7 @@ def read_uploads(
     ``summed`` says that every upload is the sum over a round's clients.
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds = _by_round(uploads, target)
+    rounds, broadcasts = _as_updates(_by_round(uploads, target), settings.get("broadcasts"))
     clients = sorted({k for given in rounds for k in given})
     classes: Mapping[int, Any] = dict.fromkeys(clients) if labels is None else _by_client("labels", labels, clients)
     n_classes = settings.get("n_classes")
@@ -86,7 +87,7 @@ def read_uploads(
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
     seen: list[Observation] = []
-    sent = _broadcasts(settings.get("broadcasts"), rounds, n_classes)
+    sent = _broadcasts(broadcasts, rounds, n_classes)
     for number, of_round, before in zip(numbers or range(1, len(rounds) + 1), messages, sent, strict=True):
         for k, upload in of_round.items():
             broadcast, facts = before[k], batches.get(k)
@@ -197,6 +198,17 @@ def _shared(name: str, settings: Mapping[str, Any], clients: Sequence[int]) -> d
     """Return a setting that may be one for all clients, of those for whom there is any."""
     given = _by_client(name, settings.get(name), clients, shared=True)
     return {client: value for client, value in given.items() if value is not None}
+
+
+def _as_updates(rounds: list[dict[int, Any]], broadcasts: Any) -> tuple[list[dict[int, Any]], Any]:
+    """Return state dicts beside the weights that their clients started from as updates; anything else as it is."""
+    if len(rounds) > 1 or broadcasts is None or not all(is_state(upload) for upload in rounds[0].values()):
+        return rounds, broadcasts
+    same = is_state(broadcasts) or isinstance(broadcasts, (Payload, tuple))
+    of_client = _by_client("broadcasts", broadcasts, [*rounds[0]], shared=True)
+    before = dict.fromkeys(rounds[0], broadcasts) if same else of_client
+    state = {k: getattr(sent, "state", sent) for k, sent in before.items()}
+    return [{k: Update(state[k], upload) for k, upload in rounds[0].items()}], None
 
 
 def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]], n_classes: int | None) -> list[dict[int, Message]]:

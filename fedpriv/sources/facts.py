@@ -61,7 +61,7 @@ class Facts:
 
     Attributes:
         model: of no argument: the architecture of uploaded weights, a module from images to logits.
-        data: of a partition, and of the round too where it takes two arguments: the images ``(n, c, h, w)`` in [0, 1] that
+        data: of a partition, and of the round too where it requires two: the images ``(n, c, h, w)`` in [0, 1] that
             were trained on, and their classes ``(n,)``. For scoring alone.
         held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
             membership inference, without which it claims no leak.

@@ -60,14 +60,14 @@ Raw = Message | Update | Gradient
 def is_one_upload(given: object, target: str) -> bool:
     """True for one upload, not one a client."""
     one = isinstance(given, (Payload, Tensor, np.ndarray, Update, Gradient)) or _is_message(given)
-    return one or _is_class_vectors(given, target) or _is_state(given)
+    return one or _is_class_vectors(given, target) or is_state(given)
 
 
 def _is_message(given: object) -> bool:
     return isinstance(given, tuple) and bool(given) and all(isinstance(item, Payload) for item in given)
 
 
-def _is_state(given: object) -> bool:
+def is_state(given: object) -> bool:
     """True for tensors by name, as ``state_dict()`` returns them."""
     return isinstance(given, Mapping) and bool(given) and all(isinstance(key, str) for key in given)
 
@@ -99,7 +99,7 @@ def read_message(given: Any, target: str, labels: Any, n_classes: int | None, cl
     elif isinstance(given, Mapping):
         raise UserError(
             f"{where}: a mapping of names does not say whether it holds weights or gradients; pass "
-            f"fedpriv.Update(before, after) or fedpriv.Gradient(values), or a payload: {payload_kind(target).__name__}"
+            "fedpriv.Update(before, after), fedpriv.Gradient(values), or broadcasts= with the weights of the beginning"
         )
     elif isinstance(given, (Tensor, np.ndarray)):
         message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)

@@ -1,19 +1,24 @@
 """Attacks on outputs on public samples: they find what is there, and nothing where there is nothing."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from compare import expect_close
+from torch.nn.functional import cosine_similarity
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem
 from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference, public_logit_shares
-from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
+from fedpriv.attacks.inversion.paired_logits import PairedLogits
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.scoring.inference_case import area
+from fedpriv.scoring.metrics import psnr_of_mse
 from fedpriv.sources.source import shuffle
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import PublicLogits
+from fedpriv.wire.payloads import Kernel, PublicLogits
 
 C = 4
 CARD = ThreatModel(extractor="none", attacker_data="same_domain")
@@ -131,3 +136,87 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
 
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
+
+
+# ---------------------------------------------------------------- inversion
+
+
+SIDE = 6
+
+
+def template_world(*, tell=True, clients=3, number=800):
+    """Clients that score public noise by its likeness to private templates, or at random; and the templates."""
+    rng = generator(7, "templates")
+    public = torch.rand(number, 1, SIDE, SIDE, generator=rng)
+    templates = (torch.rand(clients, C, 1, SIDE, SIDE, generator=rng) < 0.5).float()
+    observations = []
+    for client in range(clients):
+        likeness = (public - 0.5).flatten(1) @ (templates[client] - 0.5).flatten(1).T
+        logits = 3 * (likeness if tell else torch.randn(number, C, generator=rng))
+        observations.append(seen(client, logits))
+    return tuple(observations), knowing(public), templates
+
+
+def inverted(observations, knowledge):
+    targets = tuple(TargetId(1, one.client, label, label) for one in observations for label in range(C))
+    found = PairedLogits()(observations, knowledge, targets, kind="public-logits", seed=2)
+    return found, found.images[:, 0].reshape(len(observations), C, 1, SIDE, SIDE)
+
+
+def likeness(images, templates):
+    return float(cosine_similarity((images - 0.5).flatten(2), (templates - 0.5).flatten(2), dim=2).mean())
+
+
+def decibels(images, templates):
+    return float(psnr_of_mse((images - templates).flatten(2).square().mean(2).double()).mean())
+
+
+def test_positive_control_templates_that_outputs_depend_on_come_back():
+    observations, knowledge, templates = template_world()
+    _, images = inverted(observations, knowledge)
+    floor = decibels(torch.full_like(templates, 0.5), templates)
+    assert floor == pytest.approx(10 * math.log10(4), abs=0.01)
+    assert decibels(images, templates) > floor + 1
+    assert likeness(images, templates) > 0.6
+    _, wrong = inverted(shuffle(observations), knowledge)
+    assert likeness(wrong, templates) < 0.2
+    assert likeness(wrong, templates[[1, 2, 0]]) > 0.6
+
+
+def test_negative_control_outputs_at_random_give_the_floor():
+    observations, knowledge, templates = template_world(tell=False)
+    _, images = inverted(observations, knowledge)
+    assert decibels(images, templates) < decibels(torch.full_like(templates, 0.5), templates) + 0.2
+    assert abs(likeness(images, templates)) < 0.15
+
+
+def test_the_query_by_hand():
+    query = PairedLogits(alpha=5.0).query(2, C)
+    at_class = math.exp(1 / 5) / (C - 1 + math.exp(1 / 5))
+    assert query[C:].tolist() == [0, 0, 1, 0]
+    expect_close(query[:C], torch.tensor([1, 1, math.exp(1 / 5), 1]) / (C - 1 + math.exp(1 / 5)), atol=1e-6)
+    assert float(query[2]) == pytest.approx(at_class, abs=1e-6)
+    certain = PairedLogits(alpha=1e-3).query(0, C)[:C]
+    assert certain.tolist() == [1, 0, 0, 0]
+
+
+def test_what_is_missing_is_named():
+    observations, knowledge, _ = template_world(number=40)
+    blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
+    one = (TargetId(1, 0, 0, 1),)
+    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*grants attacker_data=none"):
+        PairedLogits()(observations, blind, one)
+    foreign = Knowledge(ThreatModel(attacker_data="other_domain"), (1, SIDE, SIDE), C)
+    with pytest.raises(UserError, match="needs attacker_data=same_domain"):
+        PairedLogits()(observations, foreign, one)
+    unlabelled = knowing(knowledge.public_images, card=ThreatModel(labels="inferred", attacker_data="same_domain"))
+    with pytest.raises(UserError, match="needs labels=given"):
+        PairedLogits()(observations, unlabelled, one)
+    with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
+        PairedLogits()(observations, knowledge, (TargetId(1, 0),))
+    with pytest.raises(UserError, match="client 0 was alone in its rounds"):
+        PairedLogits()(observations[:1], knowledge, one)
+    with pytest.raises(UserError, match="saw outputs on 9 public samples; expected at least 16"):
+        PairedLogits()(tuple(seen(k, torch.randn(9, C)) for k in range(2)), knowledge, one)
+    with pytest.raises(UserError, match="holds kernel; expected outputs on public samples"):
+        PairedLogits()(tuple(Observation(1, k, (Kernel(torch.eye(2)),), ()) for k in range(2)), knowledge, one)

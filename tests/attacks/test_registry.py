@@ -88,6 +88,7 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
+    "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }

@@ -11,7 +11,6 @@ from compare import expect_close
 from eval_cases import but
 from federations import CPU, files, small, train_small
 
-from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
@@ -105,7 +104,6 @@ def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
         ({"options": {"mecanism": "RAP"}}, "unknown key 'mecanism'; did you mean 'mechanism'"),
         ({"options": {"server": {"epochs": 0}}}, "server.epochs: input should be greater than or equal to 1"),
         ({"clients": 500}, "client"),
-        ({"partition": PartitionOptions(name="dirichlet", alpha=0.0)}, "alpha"),
         ({"dataset": "cifar10", "data_dir": "/no/such/place"}, "/no/such/place"),
         ({"models": "resnet18", "image_size": 8, "clients": 99, "per_class": 20}, "client"),
         ({"models": "cnn4"}, "cnn4"),

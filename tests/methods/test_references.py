@@ -2,10 +2,8 @@
 
 import re
 
-from command_line import call
 from looped import each
 
-import fedpriv
 from fedpriv.methods import METHODS, references
 
 PAPERS = sorted(set(METHODS.builtins) - {"local"})
@@ -18,12 +16,3 @@ def test_an_entry_is_of_the_paper_that_the_method_names(name):
     family = re.search(r"([A-Z]\w+) (?:et al\.|and )", source)[1]
     assert re.search(rf"^  author *= \{{{family},", entry, re.M), source
     assert entry.count("{") == entry.count("}")
-
-
-def test_the_list_prints_each_entry_once_and_names_what_has_none(capsys):
-    code, out, _ = call(capsys, "list", "methods", "--bibtex")
-    assert code == 0
-    keys = re.findall(r"^@\w+\{(.+),$", out, re.M)
-    assert len(keys) == len(set(keys)) == len(set(references().values()))
-    assert "% local: no federation" in out
-    assert out.strip() == fedpriv.catalogue("methods").bibtex()

@@ -68,6 +68,9 @@ def test_state_dicts_before_and_after_are_a_gradient():
     assert found.metrics.psnr_db.mean > 40
     for uploads in ([fedpriv.Update(start, arrays)], {0: fedpriv.Update(start, end)}):
         assert fedpriv.attack_uploads(uploads, **given, iterations=1).records["dlg"].n_targets == 1
+    for broadcasts in (start, [start], fedpriv.Model(start)):
+        result = fedpriv.attack_uploads([arrays], broadcasts=broadcasts, **given, iterations=1)
+        assert result.records["dlg"].premise.status == "agrees"
 
 
 def test_state_dicts_alone_are_refused_with_what_to_pass_instead():
@@ -80,7 +83,7 @@ def test_state_dicts_alone_are_refused_with_what_to_pass_instead():
             with pytest.raises(fedpriv.UserError) as caught:
                 fedpriv.attack_uploads(uploads, **{**given, **alone}, model=MODEL, target=target)
             told = str(caught.value)
-            assert all(way in told for way in ("Update(before, after)", "Gradient("))
+            assert all(way in told for way in ("Update(before, after)", "Gradient(", "broadcasts="))
             assert told.isprintable()
 
 
