@@ -187,8 +187,8 @@ def test_names_that_a_claim_does_not_have():
 # ---------------------------------------------------------------- figures by hand
 
 
-def units(values, clients, weights=None):
-    return PerUnit(np.array(values, dtype=float), np.array(clients), None if weights is None else np.array(weights))
+def units(values, clients):
+    return PerUnit(np.array(values, dtype=float), np.array(clients))
 
 
 def test_means_and_differences_by_hand():
@@ -204,8 +204,6 @@ def test_means_and_differences_by_hand():
     assert difference(one, other, 0.0, below=True).mean == -1.0
     assert difference(one, {7: other[0]}, 0.0, below=False) is None
     assert mean_of({}) is over_clients({}) is None
-    weighted = mean_of({0: units([1, 3], [0, 1], [3.0, 1.0])})
-    assert (weighted.mean, weighted.ci95) == (1.5, None)
 
 
 @pytest.mark.parametrize(("guess", "verdict"), [(8.0, "holds"), (12.0, "below the floor")])
