@@ -61,9 +61,9 @@ def at_the_truth(directory, federation, kind, round_, swapped=False):
     found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0)
     knowledge = evidence.knowledge
     problem = read_problem("x", AttackProblem(evidence.observations, knowledge, evidence.targets))
-    matcher = Matcher(
-        problem.model, knowledge.image_shape, problem.facts, "unrolled", CPU, knowledge.loss.proximal
-    ).against(problem.steps, problem.counts)
+    matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, CPU, knowledge.loss.proximal).against(
+        problem.steps, problem.counts
+    )
     members = torch.stack([truth.members for truth in found])
     rows = [Row(target, place, 0) for place, target in enumerate(evidence.targets)]
     images = members.roll(1, 0) if swapped else members

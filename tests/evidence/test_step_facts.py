@@ -53,7 +53,7 @@ def test_the_true_images_take_the_clients_own_steps(world):
     problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     most = problem.labels.shape[1]
     members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
-    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, "unrolled", CPU)
+    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, CPU)
     matching = matcher.against(problem.steps, problem.counts)
     distance = matching.cosine(members, one_hot(problem.labels, 10), torch.arange(len(found)))
     assert float(distance.max()) < 1e-5
