@@ -205,10 +205,10 @@ def _as_updates(rounds: list[dict[int, Any]], broadcasts: Any) -> tuple[list[dic
     if len(rounds) > 1 or broadcasts is None or not all(is_state(upload) for upload in rounds[0].values()):
         return rounds, broadcasts
     same = is_state(broadcasts) or isinstance(broadcasts, (Payload, tuple))
-    of_client = _by_client("broadcasts", broadcasts, [*rounds[0]], shared=True)
-    before = dict.fromkeys(rounds[0], broadcasts) if same else of_client
-    state = {k: getattr(sent, "state", sent) for k, sent in before.items()}
-    return [{k: Update(state[k], upload) for k, upload in rounds[0].items()}], None
+    clients = [*rounds[0]]
+    each = dict.fromkeys(clients, broadcasts) if same else _by_client("broadcasts", broadcasts, clients, shared=True)
+    before: dict[int, Any] = {k: getattr(sent, "state", sent) for k, sent in each.items()}
+    return [{k: Update(before[k], upload) for k, upload in rounds[0].items()}], None
 
 
 def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]], n_classes: int | None) -> list[dict[int, Message]]:
