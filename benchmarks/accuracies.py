@@ -29,12 +29,12 @@ from htfllib_peer import SERVERS
 from rich.progress import track
 
 from fedpriv.datasets.partition import PartitionOptions
+from fedpriv.eval.intervals import compare
 from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.prepared import load_data
 from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
-from fedpriv.scoring.intervals import compare
 from fedpriv.sources.run import prepare
 
 LIKE = {

@@ -22,7 +22,7 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Representations
+from fedpriv.uploads.payloads import Representations
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.scoring.intervals import clustered
+from fedpriv.eval.intervals import clustered
 
 HEADER = (
     "| images | row | targets | evaluations | fedpriv | strongest peer | ahead at equal evaluations [95 %] | | "

@@ -22,10 +22,10 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.eval.intervals import clustered
 from fedpriv.federation.defense import DefensePipeline, Sender
-from fedpriv.scoring.intervals import clustered
 from fedpriv.sources.rehearsal import rehearsed
-from fedpriv.wire.payloads import Payload, Representations
+from fedpriv.uploads.payloads import Payload, Representations
 
 OWN = 1000
 """Images of the attacker's own."""

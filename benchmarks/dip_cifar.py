@@ -15,7 +15,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.wire.payloads import Representations
+from fedpriv.uploads.payloads import Representations
 
 KINDS: dict[str, type[DipInversion] | type[PixelInversion] | type[DecoderInversion]] = {
     "dip": DipInversion,

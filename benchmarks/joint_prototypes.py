@@ -15,8 +15,8 @@ from torch import Tensor
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, ThreatModel
-from fedpriv.scoring.metrics import assign, squared_errors
-from fedpriv.wire.payloads import Prototypes
+from fedpriv.eval.metrics import assign, squared_errors
+from fedpriv.uploads.payloads import Prototypes
 
 
 def expected_psnr(guesses: Tensor, members: Tensor) -> float:

@@ -24,10 +24,10 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.pixels import DenoiserTraining, LearnedSettings
+from fedpriv.eval.intervals import clustered
+from fedpriv.eval.metrics import assign, squared_errors
 from fedpriv.models.split import SplitModel
-from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.metrics import assign, squared_errors
-from fedpriv.wire.payloads import Prototypes, Representations
+from fedpriv.uploads.payloads import Prototypes, Representations
 
 CARD = ThreatModel(attacker_data="same_domain")
 

@@ -14,7 +14,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, Reco
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.wire.payloads import Model
+from fedpriv.uploads.payloads import Model
 
 LEARNING_RATE = 0.1
 """The clients' step size."""

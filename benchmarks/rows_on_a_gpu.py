@@ -21,8 +21,8 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import dip
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import Numerics, pick_device
-from fedpriv.wire.payloads import Representations
 
 LAYERS = {
     "16 -> 16, 32 x 32": (16, 16, 32),

@@ -29,9 +29,9 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import centres_of
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.scoring.intervals import clustered
-from fedpriv.scoring.metrics import assign, squared_errors
-from fedpriv.wire.payloads import Representations
+from fedpriv.eval.intervals import clustered
+from fedpriv.eval.metrics import assign, squared_errors
+from fedpriv.uploads.payloads import Representations
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def dip_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     from fedpriv.attacks.inputs.targets import list_targets
     from fedpriv.attacks.inversion.vector import DipInversion
     from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-    from fedpriv.wire.payloads import Representations
+    from fedpriv.uploads.payloads import Representations
 
     torch.set_num_threads(1)
     model, labels, features = representations(case["targets"], case["seed"])

@@ -18,9 +18,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedpriv.scoring.floors import LABELS, guess
-from fedpriv.scoring.metrics import psnr
-from fedpriv.scoring.storage import AttackRecord, load_attack, scored
+from fedpriv.eval.floors import LABELS, guess
+from fedpriv.eval.metrics import psnr
+from fedpriv.eval.storage import AttackRecord, load_attack, scored
 
 
 def single(attack: AttackRecord) -> dict[int, Tensor]:

@@ -35,7 +35,7 @@ CONTRACTS = {
         "fedpriv.federation.method": ("Method", "ClientSetup", "ServerSetup", "LocalTraining", "Plan"),
         "fedpriv.models.split": ("SplitModel", "Blueprint"),
     },
-    "Payloads": {"fedpriv.wire.payload": ("Payload", "tensor", "state", "get_payload", "find_payload")},
+    "Payloads": {"fedpriv.uploads.payload": ("Payload", "tensor", "state", "get_payload", "find_payload")},
     "Defenses": {
         "fedpriv.federation.defense": ("Defense", "ProtectionPlan", "Sender", "UploadContext", "Work"),
         "fedpriv.federation.answer": ("Answer",),

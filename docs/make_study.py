@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.claims import Claim, claims
-from fedpriv.scoring.claims import ClaimCard
+from fedpriv.eval.claims import ClaimCard
 
 PAGE = Path(__file__).with_name("study.md")
 CARDS = Path(__file__).with_name("study")

@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from fedpriv.sources.messages import Gradient as Gradient
     from fedpriv.sources.messages import Update as Update
     from fedpriv.study.run import StudyResult as StudyResult
+    from fedpriv.uploads.payload import Payload as Payload
+    from fedpriv.uploads.payloads import AngleMatrix as AngleMatrix
+    from fedpriv.uploads.payloads import Classifier as Classifier
+    from fedpriv.uploads.payloads import ClassLogits as ClassLogits
+    from fedpriv.uploads.payloads import Entangled as Entangled
+    from fedpriv.uploads.payloads import Extractor as Extractor
+    from fedpriv.uploads.payloads import Kernel as Kernel
+    from fedpriv.uploads.payloads import LabelCounts as LabelCounts
+    from fedpriv.uploads.payloads import LowRankModel as LowRankModel
+    from fedpriv.uploads.payloads import Model as Model
+    from fedpriv.uploads.payloads import Prototypes as Prototypes
+    from fedpriv.uploads.payloads import Representations as Representations
+    from fedpriv.uploads.payloads import SampleCount as SampleCount
+    from fedpriv.uploads.payloads import SmallModel as SmallModel
     from fedpriv.util.errors import UserError as UserError
     from fedpriv.util.parallel import Listener as Listener
-    from fedpriv.wire.payload import Payload as Payload
-    from fedpriv.wire.payloads import AngleMatrix as AngleMatrix
-    from fedpriv.wire.payloads import Classifier as Classifier
-    from fedpriv.wire.payloads import ClassLogits as ClassLogits
-    from fedpriv.wire.payloads import Entangled as Entangled
-    from fedpriv.wire.payloads import Extractor as Extractor
-    from fedpriv.wire.payloads import Kernel as Kernel
-    from fedpriv.wire.payloads import LabelCounts as LabelCounts
-    from fedpriv.wire.payloads import LowRankModel as LowRankModel
-    from fedpriv.wire.payloads import Model as Model
-    from fedpriv.wire.payloads import Prototypes as Prototypes
-    from fedpriv.wire.payloads import Representations as Representations
-    from fedpriv.wire.payloads import SampleCount as SampleCount
-    from fedpriv.wire.payloads import SmallModel as SmallModel
 
 __version__ = "0.2.0"
 
@@ -95,13 +95,13 @@ _PLACES = {
     "Gradient": "fedpriv.sources.messages",
     "BatchFacts": "fedpriv.attacks.observation",
     "ThreatModel": "fedpriv.attacks.observation",
-    "Payload": "fedpriv.wire.payload",
+    "Payload": "fedpriv.uploads.payload",
     **dict.fromkeys(
         (
             *("Representations", "Prototypes", "Entangled", "AngleMatrix", "ClassLogits", "Kernel", "LabelCounts"),
             *("SampleCount", "Classifier", "Extractor", "Model", "SmallModel", "LowRankModel"),
         ),
-        "fedpriv.wire.payloads",
+        "fedpriv.uploads.payloads",
     ),
     "UserError": "fedpriv.util.errors",
     "Listener": "fedpriv.util.parallel",

@@ -10,10 +10,8 @@ from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, Sender, 
 from fedpriv.federation.local_training import classification_loss
 from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
-from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator, global_seed
-from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.payloads import (
+from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.payloads import (
     AngleMatrix,
     Classifier,
     ClassLogits,
@@ -29,6 +27,8 @@ from fedpriv.wire.payloads import (
     SampleCount,
     SmallModel,
 )
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator, global_seed
 
 CPU = torch.device("cpu")
 C, D = 4, 8

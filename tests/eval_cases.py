@@ -11,12 +11,8 @@ import torch
 
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId, ThreatModel
 from fedpriv.defenses import build_defenses
-from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
-from fedpriv.pipeline.execute import upload_facts
-from fedpriv.scoring.intervals import compare
-from fedpriv.scoring.records import (
+from fedpriv.eval.intervals import compare
+from fedpriv.eval.records import (
     About,
     Advantage,
     Comparison,
@@ -29,8 +25,12 @@ from fedpriv.scoring.records import (
     Rates,
     Seconds,
 )
-from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import AttackRecord, save_attack
+from fedpriv.eval.score import score
+from fedpriv.eval.storage import AttackRecord, save_attack
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.run_directory import DefenseChoice, RunConfig
+from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
+from fedpriv.pipeline.execute import upload_facts
 from fedpriv.sources.truth import Pool, Truth
 
 ABOUT = About(

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 LIBRARY = Path()
 """Folder of the trained runs, in pytest's cache: conftest.py sets it."""
 
-ROOMS = ("federation", "methods", "defenses", "datasets", "models", "algebra", "wire", "util", "sources")
+ROOMS = ("federation", "methods", "defenses", "datasets", "models", "algebra", "uploads", "util", "sources")
 """Rooms whose sources decide what a run holds."""
 
 

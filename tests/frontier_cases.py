@@ -4,10 +4,10 @@ from pathlib import Path
 
 from eval_cases import asked, federated, result
 
+from fedpriv.eval.reasons import JudgedComparison, Reason, Verdict
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.pages.frontier import frontiers
-from fedpriv.pages.labels import about_of, over_seeds
-from fedpriv.scoring.reasons import JudgedComparison, Reason, Verdict
+from fedpriv.reports.frontier import frontiers
+from fedpriv.reports.labels import about_of, over_seeds
 
 
 def judged(measure="images", mean=1.0, *, stands=False, p_value=0.5):

@@ -6,8 +6,8 @@ from torch.nn import functional
 
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
+from fedpriv.uploads.payloads import Model
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Model
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from functools import cache
 from html.parser import HTMLParser
 
-from fedpriv.pages.page import environment
+from fedpriv.reports.page import environment
 from fedpriv.util.escape import (
     code_block,
     code_span,

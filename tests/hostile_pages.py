@@ -12,14 +12,14 @@ from run_cases import entangled, make_run
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.datasets.partition import PartitionOptions
+from fedpriv.eval.records import Labels
+from fedpriv.eval.score import score
+from fedpriv.eval.storage import load_attack, load_scores, save_attack
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.privacy import Guarantee
-from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_results
-from fedpriv.pages.runs_report import write_runs_report
-from fedpriv.scoring.records import Labels
-from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import load_attack, load_scores, save_attack
+from fedpriv.reports.privacy import Guarantee
+from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_results
+from fedpriv.reports.runs_report import write_runs_report
 from fedpriv.util.escape import visible
 
 RECORDED = tuple(name for name in HOSTILE if "\ud800" not in name)

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from scipy import fft
 
-from fedpriv.scoring.redaction import blurred
+from fedpriv.eval.redaction import blurred
 
 GRID = 149.5 / 28
 """Pixels of the image grid for each of an image of 28: a cell is 1.15 inches at 130 dots an inch."""

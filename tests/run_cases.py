@@ -8,10 +8,10 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.summary import RoundLine
+from fedpriv.uploads.ledger import count, entries
+from fedpriv.uploads.messages import message_bytes
+from fedpriv.uploads.payloads import Entangled, Prototypes
 from fedpriv.util.files import write_all
-from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.messages import message_bytes
-from fedpriv.wire.payloads import Entangled, Prototypes
 
 # Two clients with 10 and 30 test images. Pooled after training: 10/40, 28/40, 36/40.
 TRAINED = [[[5, 10], [5, 30]], [[4, 10], [24, 30]], [[9, 10], [27, 30]]]

@@ -3,10 +3,10 @@
 import csv
 from pathlib import Path
 
-import fedpriv.pages
+import fedpriv.reports
 
 PARSE = {"integer": int, "number": float, "boolean": {"True": True, "False": False}.__getitem__, "string": str}
-COLUMNS = Path(fedpriv.pages.__file__).with_name("columns.csv")
+COLUMNS = Path(fedpriv.reports.__file__).with_name("columns.csv")
 
 
 def told(path):

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
 from fedpriv.dp.verdict import Design, audit_scores, word
-from fedpriv.scoring.records import AuditWord, ClaimedPrivacy
+from fedpriv.eval.records import AuditWord, ClaimedPrivacy
 
 Estimate = Callable[[Scores, Coins, float, float], float]
 """(scores, coins, alpha, delta) -> lower bound on epsilon."""

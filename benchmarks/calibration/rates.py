@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedpriv.scoring.intervals import clopper_pearson
+from fedpriv.eval.intervals import clopper_pearson
 
 
 class Rate(NamedTuple):

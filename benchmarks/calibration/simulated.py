@@ -15,10 +15,10 @@ from worlds import CLASSES, SHAPE, World
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.observation import Cost, Reconstruction, ThreatModel
-from fedpriv.scoring import inference
-from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.score import score
+from fedpriv.eval import inference
+from fedpriv.eval.inference_case import InferenceCase
+from fedpriv.eval.records import About, InferenceResult, Provenance, ReconstructionRecord
+from fedpriv.eval.score import score
 from fedpriv.util.seeds import generator
 
 INVERSIONS = ("same mean and covariance", "another client's", "another data set's", "the class alone")

@@ -17,8 +17,8 @@ from rates import counted, parser, table
 from simulated import GRADES, INVERSIONS, SOME, Simulated, inferred, inverted
 from worlds import World
 
-from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+from fedpriv.eval.judgement import judge, judge_page
+from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.util.seeds import derive_seed
 
 CLIENTS, EACH = 10, 2

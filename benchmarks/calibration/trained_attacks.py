@@ -47,12 +47,12 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
+from fedpriv.eval import inference as scoring
+from fedpriv.eval.judgement import judge
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
 from fedpriv.pipeline.execute import case_of, described, open_run, run_plan
 from fedpriv.pipeline.plan import granted, plan_of
-from fedpriv.scoring import inference as scoring
-from fedpriv.scoring.judgement import judge
 from fedpriv.sources.run import RunSource, prepare
 from fedpriv.sources.source import read_card
 from fedpriv.study.settings import attacker_by_default, named_config

@@ -24,8 +24,8 @@ from fedpriv.sources.case import Case
 from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.source import shuffle
 from fedpriv.sources.truth import Holdings, Pool, Truth
+from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Prototypes, Representations
 
 Kind = Literal["representation", "prototype"]
 """Of upload: one vector an image, or one a class."""

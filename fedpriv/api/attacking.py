@@ -15,12 +15,13 @@ from fedpriv.api.result import AttackResult
 from fedpriv.api.training import Run
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.eval.records import InferenceResult, ReconstructionRecord
+from fedpriv.eval.redaction import RECORDED, read_rule
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
-from fedpriv.pages.report import write_report
 from fedpriv.pipeline import plan as planning
 from fedpriv.pipeline.execute import AttackContext, check, open_run, run_plan
 from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
@@ -28,8 +29,7 @@ from fedpriv.pipeline.result_folders import request_of, results_folder
 from fedpriv.pipeline.shares import work_off
 from fedpriv.pipeline.sweep import read_reach, sweep
 from fedpriv.pipeline.uploads import attack_source
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
-from fedpriv.scoring.redaction import RECORDED, read_rule
+from fedpriv.reports.report import write_report
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.facts import read_facts
 from fedpriv.sources.recorded import read_recording
@@ -47,6 +47,7 @@ from fedpriv.study.settings import (
     refuse_unknown,
 )
 from fedpriv.study.training import train_run
+from fedpriv.uploads.kinds import payload_kind
 from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
@@ -54,7 +55,6 @@ from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT, Listener, number_of_workers
-from fedpriv.wire.kinds import payload_kind
 
 _NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 

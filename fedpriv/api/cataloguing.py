@@ -17,8 +17,8 @@ from fedpriv.claims import claims
 from fedpriv.federation.answer import answer_sentence
 from fedpriv.methods import default_method, references
 from fedpriv.models import FAMILIES
-from fedpriv.pages.page import attack_pages
 from fedpriv.pipeline.plan import target_name
+from fedpriv.reports.page import attack_pages
 from fedpriv.study.saving import Tabular
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
@@ -31,7 +31,7 @@ REGISTRIES: Mapping[str, str] = {
     "methods": "fedpriv.methods:METHODS",
     "attacks": "fedpriv.attacks:ATTACKS",
     "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.wire:PAYLOADS",
+    "payloads": "fedpriv.uploads:PAYLOADS",
     "datasets": "fedpriv.datasets:DATASETS",
     "models": "fedpriv.models:MODELS",
 }

@@ -22,9 +22,9 @@ from fedpriv.study.settings import (
     refuse_small,
     refuse_unknown,
 )
+from fedpriv.uploads.ledger import FederationSizes
 from fedpriv.util.config import mapping, texts
 from fedpriv.util.errors import UserError
-from fedpriv.wire.ledger import FederationSizes
 
 _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")
 """Whoever sets one of these wants sizes from data, which gives the following."""

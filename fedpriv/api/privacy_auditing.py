@@ -11,10 +11,10 @@ from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.training import Run
 from fedpriv.dp.audit import AuditSettings, plan_audit
 from fedpriv.dp.verdict import stated_claim
+from fedpriv.eval.records import PrivacyAuditRecord
+from fedpriv.eval.storage import load_privacy_audit, write_record
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.integrations.run import is_recorded
-from fedpriv.scoring.records import PrivacyAuditRecord
-from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.sources.run import prepare
 from fedpriv.study.saving import Scratch, Tabular, place
 from fedpriv.study.settings import (

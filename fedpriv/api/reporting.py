@@ -11,16 +11,16 @@ from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.privacy_auditing import PrivacyAudit
 from fedpriv.api.result import AttackResult, given_folders
 from fedpriv.api.training import Run
-from fedpriv.pages.page import readable
-from fedpriv.pages.report import load_scored, write_results
-from fedpriv.pages.run_records import baselines, check_run
-from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-from fedpriv.pages.study_report import read_results, together
+from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
+from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
+from fedpriv.eval.redaction import NONE, read_rule
+from fedpriv.eval.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
 from fedpriv.pipeline.result_folders import differences, each_once, result_directories, unfinished
-from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
-from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
-from fedpriv.scoring.redaction import NONE, read_rule
-from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
+from fedpriv.reports.page import readable
+from fedpriv.reports.report import load_scored, write_results
+from fedpriv.reports.run_records import baselines, check_run
+from fedpriv.reports.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
+from fedpriv.reports.study_report import read_results, together
 from fedpriv.study.saving import Scratch, Tabular, place
 from fedpriv.study.settings import Circumstances, refuse_unknown
 from fedpriv.util import files, folders

@@ -11,10 +11,10 @@ from fedpriv.api.auditing import execution_of
 from fedpriv.api.counting import cost
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.claims import Claim, find_claim
-from fedpriv.pages.claim_card import PAGE, write_claim_card
-from fedpriv.scoring.claims import ClaimCard
-from fedpriv.scoring.records import Estimate
-from fedpriv.scoring.storage import CLAIM, read_record
+from fedpriv.eval.claims import ClaimCard
+from fedpriv.eval.records import Estimate
+from fedpriv.eval.storage import CLAIM, read_record
+from fedpriv.reports.claim_card import PAGE, write_claim_card
 from fedpriv.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
 from fedpriv.study.grid import parse_study
 from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained

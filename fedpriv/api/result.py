@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.training import Run
-from fedpriv.pages.findings import Finding, findings
-from fedpriv.pages.grid import grid_figure
-from fedpriv.pages.labels import by_folder, judge_results, strongest_first
-from fedpriv.pages.report import csv_rows, write_report
-from fedpriv.pipeline.execute import draw
-from fedpriv.pipeline.result_folders import is_or_was_attack
-from fedpriv.scoring.judgement import judge_page
-from fedpriv.scoring.reasons import Verdict
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
-from fedpriv.scoring.redaction import NONE, read_rule
-from fedpriv.scoring.score import score as score_attack
-from fedpriv.scoring.storage import (
+from fedpriv.eval.judgement import judge_page
+from fedpriv.eval.reasons import Verdict
+from fedpriv.eval.records import InferenceResult, ReconstructionRecord
+from fedpriv.eval.redaction import NONE, read_rule
+from fedpriv.eval.score import score as score_attack
+from fedpriv.eval.storage import (
     ABOUT,
     MEMBERSHIP,
     PROPERTY,
@@ -32,7 +26,13 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.scoring.verdict import words
+from fedpriv.eval.verdict import words
+from fedpriv.pipeline.execute import draw
+from fedpriv.pipeline.result_folders import is_or_was_attack
+from fedpriv.reports.findings import Finding, findings
+from fedpriv.reports.grid import grid_figure
+from fedpriv.reports.labels import by_folder, judge_results, strongest_first
+from fedpriv.reports.report import csv_rows, write_report
 from fedpriv.study.saving import Scratch, Tabular, copy_folder
 from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown, unknown_name

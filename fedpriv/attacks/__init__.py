@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import Registry
-from fedpriv.wire import PAYLOADS
 
 ATTACKS = Registry(
     "attack",
@@ -49,7 +49,7 @@ def attacks_for(target: str) -> tuple[str, ...]:
     Raises:
         UserError: when there is no such kind.
     """
-    from fedpriv.wire.kinds import payload_kind
+    from fedpriv.uploads.kinds import payload_kind
 
     payload_kind(target)
     return tuple(name for name, attack in ATTACKS.load_all().items() if target in attack.targets)
@@ -79,7 +79,7 @@ TARGETS = (
 
 def refuse_unknown_target(target: object) -> None:
     """Refuse what is no kind of payload; imports no torch."""
-    declared = getattr(sys.modules.get("fedpriv.wire.payload"), "DECLARED", {})
+    declared = getattr(sys.modules.get("fedpriv.uploads.payload"), "DECLARED", {})
     if not isinstance(target, str) or (target not in PAYLOADS and target not in declared):
         others = {*PAYLOADS, *declared} - set(PAYLOADS.builtins)
         raise unknown_name("target", target, {*TARGETS, *others})
@@ -87,8 +87,8 @@ def refuse_unknown_target(target: object) -> None:
 
 def target_names() -> tuple[str, ...]:
     """Return the kinds of payload that are attacked, or that tell all in clear."""
-    from fedpriv.wire.kinds import IN_CLEAR
-    from fedpriv.wire.payload import DECLARED
+    from fedpriv.uploads.kinds import IN_CLEAR
+    from fedpriv.uploads.payload import DECLARED
 
     attacked = {kind for attack in ATTACKS.load_all().values() for kind in attack.targets}
     return tuple(kind for kind in DECLARED if kind in attacked or kind in IN_CLEAR)
@@ -96,7 +96,7 @@ def target_names() -> tuple[str, ...]:
 
 def told_in_clear(target: str) -> str:
     """Return why a kind of payload needs no attack; empty where it may."""
-    from fedpriv.wire.kinds import IN_CLEAR
+    from fedpriv.uploads.kinds import IN_CLEAR
 
     clear = "this upload is the client's label histogram itself, in clear: there is nothing left to infer from it"
     return clear if target in IN_CLEAR else ""

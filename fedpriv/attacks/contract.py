@@ -27,10 +27,10 @@ from fedpriv.attacks.observation import (
     ThreatModel,
     Unit,
 )
+from fedpriv.uploads.kinds import Kinds
 from fedpriv.util.compute import Numerics
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT
-from fedpriv.wire.kinds import Kinds
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ class Declared(ABC):
         summary: what it does, in one line.
         version: raised whenever the same input and seed give other numbers; records carry it.
         result: what it returns.
-        targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
+        targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.uploads.kinds`), or names.
         only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find, or it takes long.
         only_by_name_on: kinds of payload on which alone it runs only when it is named.
         needs: what the card must grant.

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
+from fedpriv.uploads.payloads import Message, PublicLoss
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.payloads import Message, PublicLoss
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.api.result import AttackResult
-    from fedpriv.scoring.reasons import Verdict
-    from fedpriv.scoring.records import ReconstructionRecord
+    from fedpriv.eval.reasons import Verdict
+    from fedpriv.eval.records import ReconstructionRecord
 
 
 @click.command()
@@ -57,8 +57,8 @@ def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: An
     records = fedpriv.score(directories, listener=listener, **common.given_values(flags))
     if quiet and not as_json:
         return
-    from fedpriv.scoring.judgement import judge_page
-    from fedpriv.scoring.verdict import words
+    from fedpriv.eval.judgement import judge_page
+    from fedpriv.eval.verdict import words
 
     verdicts = judge_page(records)
     if as_json:
@@ -87,7 +87,7 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
-    from fedpriv.scoring.verdict import words
+    from fedpriv.eval.verdict import words
 
     return {**verdict.model_dump(mode="json"), "words": words(verdict)}
 
@@ -106,7 +106,7 @@ def _show(result: AttackResult, *, verbose: bool) -> None:
 
 def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
     """Print a table for each threat model, strongest attack first."""
-    from fedpriv.pages.labels import differing, strongest_first
+    from fedpriv.reports.labels import differing, strongest_first
 
     rankings = strongest_first(list(results.items()), lambda item: item[1])
     cards = differing([members[0][1].knowledge for members in rankings])
@@ -116,7 +116,7 @@ def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mappin
 
 
 def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.scoring.verdict import BADGES
+    from fedpriv.eval.verdict import BADGES
 
     gain = record.advantage_db
     interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"

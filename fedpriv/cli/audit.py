@@ -143,7 +143,7 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     if as_json:
         common.print_json({"out": str(result.path), "page": str(result.page), "card": card.model_dump(mode="json")})
         return 0
-    from fedpriv.pages.claim_card import headline
+    from fedpriv.reports.claim_card import headline
 
     for line in card.left_out:
         common.say(f"left out: {line}", quiet=quiet)

@@ -62,7 +62,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
     ]
     common.print_table("communication, all clients together", wire)
     for record in summary.privacy:
-        from fedpriv.pages.privacy import guarantee
+        from fedpriv.reports.privacy import guarantee
 
         result = guarantee("privacy", record)
         common.tell(result.words, *(f"  {name}: {value}" for name, value in result.conditions))

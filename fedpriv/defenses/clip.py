@@ -22,8 +22,8 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.kinds import ROWS, UPDATES
-from fedpriv.wire.payload import Message, Payload
+from fedpriv.uploads.kinds import ROWS, UPDATES
+from fedpriv.uploads.payload import Message, Payload
 
 _EXACT = "compares directions, which stay exact"
 

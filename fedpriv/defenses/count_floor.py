@@ -11,8 +11,8 @@ from torch import Tensor
 from fedpriv.defenses.signals import UNTOUCHED, SignalDefense, refuse_false_labels
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
-from fedpriv.wire.kinds import BY_CLASS
-from fedpriv.wire.payload import Message, Payload
+from fedpriv.uploads.kinds import BY_CLASS
+from fedpriv.uploads.payload import Message, Payload
 
 
 @dataclass(frozen=True)

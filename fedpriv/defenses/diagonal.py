@@ -13,10 +13,10 @@ from fedpriv.algebra.matrices import dense, diagonal_blocks, published_blocks
 from fedpriv.defenses.signals import LEARNED, SINGLE_NAMES, SignalDefense, changed
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.uploads.kinds import MAPPINGS, VECTORS, payload_kind
+from fedpriv.uploads.ledger import Entry
+from fedpriv.uploads.payloads import AngleMatrix, Message, Payload
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import MAPPINGS, VECTORS, payload_kind
-from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import AngleMatrix, Message, Payload
 
 _ZEROS = {"zeros": "missing"}
 

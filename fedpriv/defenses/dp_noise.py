@@ -24,8 +24,8 @@ from fedpriv.defenses.signals import (
     in_clear,
 )
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
-from fedpriv.wire.kinds import ROWS, UPDATES
-from fedpriv.wire.payload import Message
+from fedpriv.uploads.kinds import ROWS, UPDATES
+from fedpriv.uploads.payload import Message
 
 REPLACED = "all images of one client replaced by others of the same classes and numbers"
 

@@ -17,8 +17,8 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.kinds import Kinds
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import Kinds
 
 COVERED = Kinds(lambda kind: kind.computed_from in ("training", "public"))
 """Kinds of upload that are functions of the trained weights and of nothing else that is private."""

@@ -11,9 +11,9 @@ from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation,
 from fedpriv.defenses.signals import SignalDefense
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.uploads.kinds import CLASS_MEANS, MIXTURES, SEPARATE
+from fedpriv.uploads.payloads import Entangled, Message, Payload
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES, SEPARATE
-from fedpriv.wire.payloads import Entangled, Message, Payload
 
 _POSTERIOR = "one posterior over rounds gives the prototypes back where weights are resampled"
 

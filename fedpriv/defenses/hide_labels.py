@@ -10,9 +10,9 @@ import torch
 from fedpriv.defenses.signals import SignalDefense
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
-from fedpriv.wire.kinds import MIXTURES, payload_kind
-from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payload import Message, Payload
+from fedpriv.uploads.kinds import MIXTURES, payload_kind
+from fedpriv.uploads.ledger import Entry
+from fedpriv.uploads.payload import Message, Payload
 
 _WEIGHTS = "the weights are found with the prototypes, from how they are drawn and which is the largest"
 

@@ -21,8 +21,8 @@ from fedpriv.defenses.signals import (
     in_clear,
 )
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
-from fedpriv.wire.kinds import UPDATES
-from fedpriv.wire.payload import Message
+from fedpriv.uploads.kinds import UPDATES
+from fedpriv.uploads.payload import Message
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.payload import Message
+from fedpriv.uploads.payload import Message
 
 _OWN_SIZE = "every tensor has noise of its own size, and counts by it"
 

@@ -20,8 +20,8 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.kinds import UPDATES
-from fedpriv.wire.payload import Message
+from fedpriv.uploads.kinds import UPDATES
+from fedpriv.uploads.payload import Message
 
 _CENSORED = "takes zeros for small entries, and the largest for truncated ones"
 

@@ -23,8 +23,8 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.kinds import ROWS, UPDATES
-from fedpriv.wire.ledger import Entry
+from fedpriv.uploads.kinds import ROWS, UPDATES
+from fedpriv.uploads.ledger import Entry
 
 _SENT = "leaves out what was not sent"
 

@@ -17,7 +17,7 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.ledger import Entry
+from fedpriv.uploads.ledger import Entry
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from fedpriv.defenses.signals import (
 )
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import UploadContext
-from fedpriv.wire.kinds import UPDATES
-from fedpriv.wire.ledger import Entry
+from fedpriv.uploads.kinds import UPDATES
+from fedpriv.uploads.ledger import Entry
 
 _SEARCHES = ("inverting-gradients", "gradient-dip", "dlg")
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads.kinds import SIGNALS, UPDATES, Kinds, payload_kind
+from fedpriv.uploads.ledger import Entry
+from fedpriv.uploads.payload import Message, Payload, Says
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import SIGNALS, UPDATES, Kinds, payload_kind
-from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payload import Message, Payload, Says
 
 Change = Callable[[str, Tensor], Tensor]
 """(name within the payload, signal) -> signal of the same shape."""

@@ -13,8 +13,8 @@ from fedpriv.defenses.signals import WHOLE_NAMES as UPLOADS_WITH_HEAD
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
+from fedpriv.uploads.kinds import HEADED
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import HEADED
 
 _AT_ONCE = 64
 """Entries of the representation that are differentiated together."""

@@ -10,9 +10,9 @@ from annotated_types import Ge
 from fedpriv.defenses.signals import UNTOUCHED, SignalDefense
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.payload import Message
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedpriv.dp.canaries import CanaryPair, audited_client, canary_pair, training_scores, upload_scores
 from fedpriv.dp.verdict import Claim, Design, StatedClaim, as_record, audit_scores, chosen_claim, finite, sentence, word
+from fedpriv.eval.records import PrivacyAuditRecord
 from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.prepared import Federation, protection_plan
-from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.parallel import Listener
 from fedpriv.util.seeds import derive_seed

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.defenses.accounting import gaussian_epsilon
-from fedpriv.scoring.intervals import clopper_pearson
+from fedpriv.eval.intervals import clopper_pearson
 
 Scores = NDArray[np.float64]
 """``(n,)`` scores; canaries that are in are expected to have the higher ones."""

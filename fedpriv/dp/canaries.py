@@ -23,10 +23,10 @@ from fedpriv.federation.defense import GradientTransform, ProtectionPlan, Sender
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.rounds import ClientJob, client_part
+from fedpriv.uploads.payload import Message, Payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import Report
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.payload import Message, Payload
 
 FAR: Final = 1000.0
 """Length of a client's canary in lengths of what it would have sent: beyond any clip."""

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
-from fedpriv.scoring.records import AuditWord, ClaimedPrivacy, EpsilonBound, Way
+from fedpriv.eval.records import AuditWord, ClaimedPrivacy, EpsilonBound, Way
 from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
 

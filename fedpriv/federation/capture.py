@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
 from fedpriv.federation.states import Trace
+from fedpriv.uploads.ledger import entries
+from fedpriv.uploads.messages import message_bytes
+from fedpriv.uploads.payloads import Message
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_all
-from fedpriv.wire.ledger import entries
-from fedpriv.wire.messages import message_bytes
-from fedpriv.wire.payloads import Message
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:

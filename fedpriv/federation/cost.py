@@ -10,11 +10,11 @@ from fedpriv.federation.method import Method
 from fedpriv.models import family
 from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.ledger import Direction, Entry, FederationSizes, count, planned
+from fedpriv.uploads.payload import Payload
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.ledger import Direction, Entry, FederationSizes, count, planned
-from fedpriv.wire.payload import Payload
 
 
 def model_parameters(blueprint: Blueprint) -> int:

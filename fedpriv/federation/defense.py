@@ -17,11 +17,11 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.states import Trace
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.ledger import Entry
+from fedpriv.uploads.payloads import Message
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import Message
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(images (b, c, h, w), labels (b,)) -> scalar."""

@@ -17,10 +17,10 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import GradientTransform
 from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import Message, PublicLoss
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import Message, PublicLoss
 
 Uploads = Sequence[tuple[int, Message]]
 """(client, upload) of a round, by client number."""

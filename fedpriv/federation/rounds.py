@@ -30,13 +30,13 @@ from fedpriv.federation.summary import (
     Treatment,
     Unsampled,
 )
+from fedpriv.uploads.ledger import Count, count, entries
+from fedpriv.uploads.payload import all_finite
+from fedpriv.uploads.payloads import Message
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError, WorkError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import Count, count, entries
-from fedpriv.wire.payload import all_finite
-from fedpriv.wire.payloads import Message
 
 # ---------------------------------------------------------------- a client's part
 

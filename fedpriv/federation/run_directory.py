@@ -32,6 +32,9 @@ from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
+from fedpriv.uploads.ledger import Entry
+from fedpriv.uploads.messages import load_message, save_message
+from fedpriv.uploads.payload import Message
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
@@ -48,9 +51,6 @@ from fedpriv.util.files import (
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
-from fedpriv.wire.ledger import Entry
-from fedpriv.wire.messages import load_message, save_message
-from fedpriv.wire.payload import Message
 
 FORMAT = 6
 SERVER = "server.safetensors"

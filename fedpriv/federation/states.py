@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
+from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors
-from fedpriv.wire.payload import Message
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""

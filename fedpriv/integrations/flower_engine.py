@@ -27,11 +27,11 @@ from fedpriv.federation.rounds import ClientJob, ClientResult
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import ClientFailure
+from fedpriv.uploads.messages import message_blocks, message_of
+from fedpriv.uploads.payload import Message, from_array
 from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
-from fedpriv.wire.messages import message_blocks, message_of
-from fedpriv.wire.payload import Message, from_array
 
 PAUSE: Final = 0.1
 """Seconds between looks for answers, and for nodes."""

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.integrations.run import KIND, TRAIN, Note, RecordedRun, Scalar, Seen, sets_bytes
+from fedpriv.uploads.payload import check_names, check_plain, from_array
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
-from fedpriv.wire.payload import check_names, check_plain, from_array
 
 MOST_SETS: Final = 1000
 """Sets of arrays in one message."""

@@ -28,12 +28,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedpriv.uploads.payload import check_names, check_plain
 from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import append_lines, checked_tensors, mark, read_json, read_lines, write_bytes, write_json
 from fedpriv.util.foreign import entries, json_value
-from fedpriv.wire.payload import check_names, check_plain
 
 KIND: Final = "recorded"
 FORMAT: Final = 2

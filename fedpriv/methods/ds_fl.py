@@ -29,8 +29,8 @@ from fedpriv.methods.public_outputs import ASKED, ask, distil, images_of, mean_o
 from fedpriv.methods.weights import ServerTraining
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
+from fedpriv.uploads.payloads import Message, PublicLogits, find_payload
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.payloads import Message, PublicLogits, find_payload
 
 SERVER = "server"
 """Prefix of the server's model in its state."""

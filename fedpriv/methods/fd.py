@@ -25,7 +25,7 @@ from fedpriv.federation.method import ClientSetup
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.prototypes import ClassTable
-from fedpriv.wire.payloads import ClassLogits, Message
+from fedpriv.uploads.payloads import ClassLogits, Message
 
 OUTPUTS = ClassTable(ClassLogits, "logits.values", "logits.known")
 

@@ -31,8 +31,8 @@ from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import State, inner, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.models.build import build_model
+from fedpriv.uploads.payloads import Message, Model, PublicLoss, get_payload
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Message, Model, PublicLoss, get_payload
 
 SHARES = "ala"
 """Prefix of W in a client's state; there is none before the first time."""

@@ -13,7 +13,7 @@ from fedpriv.federation.states import State
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.server_head import HeadOptions, train_head
 from fedpriv.methods.weights import receive, start, train_locally
-from fedpriv.wire.payloads import Classifier, Message, Representations
+from fedpriv.uploads.payloads import Classifier, Message, Representations
 
 
 def send_rows(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:

@@ -27,7 +27,7 @@ from fedpriv.federation.states import State, parameters, take
 from fedpriv.methods import weights
 from fedpriv.methods.fml import METHOD as FML
 from fedpriv.methods.small_model import AUTO, divergence, init_both, load, receive_small, shared_small
-from fedpriv.wire.payloads import Message, PublicLoss, SmallModel
+from fedpriv.uploads.payloads import Message, PublicLoss, SmallModel
 
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"
 

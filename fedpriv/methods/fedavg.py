@@ -13,7 +13,7 @@ from typing import Any
 from fedpriv.federation.method import Method
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.weights import Kind, average, client_step, receive, start
-from fedpriv.wire.payloads import Model
+from fedpriv.uploads.payloads import Model
 
 
 def averaging(kind: Kind, **changes: Any) -> Method:

@@ -27,7 +27,7 @@ from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods import fedavg, weights
-from fedpriv.wire.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
+from fedpriv.uploads.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
 MEAN_SUM, MEAN_COUNT = "mean.sum", "mean.count"

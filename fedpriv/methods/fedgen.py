@@ -31,9 +31,8 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.methods.weights import Kind
-from fedpriv.util.seeds import global_seed
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import (
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import (
     Classifier,
     Generator,
     LabelCounts,
@@ -43,6 +42,7 @@ from fedpriv.wire.payloads import (
     find_payload,
     get_payload,
 )
+from fedpriv.util.seeds import global_seed
 
 REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 

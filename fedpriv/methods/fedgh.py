@@ -16,7 +16,7 @@ from fedpriv.federation.states import State
 from fedpriv.methods.fedallrep import METHOD as FEDALLREP
 from fedpriv.methods.prototypes import of_client
 from fedpriv.methods.weights import train_locally
-from fedpriv.wire.payloads import Classifier, Message
+from fedpriv.uploads.payloads import Classifier, Message
 
 
 def send_means(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:

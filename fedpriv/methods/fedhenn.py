@@ -41,9 +41,8 @@ from fedpriv.methods import fedavg, weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.util.errors import UserError
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import (
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import (
     Coefficient,
     Kernel,
     Message,
@@ -53,6 +52,7 @@ from fedpriv.wire.payloads import (
     find_payload,
     get_payload,
 )
+from fedpriv.util.errors import UserError
 
 LEAST_IMAGES = 4
 """Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""

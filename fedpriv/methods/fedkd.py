@@ -35,8 +35,8 @@ from fedpriv.federation.states import State, outer, parameters, put, take, weigh
 from fedpriv.methods import small_model, weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.small_model import divergence
+from fedpriv.uploads.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 
 LEAST_DIVISOR = 1e-3
 DONE, ENERGY = "rounds-done", "energy"

@@ -22,7 +22,7 @@ from fedpriv.federation.states import State, put, take
 from fedpriv.methods import weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.public_outputs import ASKED, ask, distil, images_of, mean_of, on_public, sizes, train_and_answer
-from fedpriv.wire.payloads import Message, PublicLogits, find_payload
+from fedpriv.uploads.payloads import Message, PublicLogits, find_payload
 
 READY = "ready"
 """Entry of a client's state: whether its transfer learning is done."""

@@ -35,9 +35,9 @@ from fedpriv.methods.small_model import small_blueprint
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.uploads.payloads import Message, PublicLoss, SmallModel
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Message, PublicLoss, SmallModel
 
 Mode = Literal["mix_large", "mix_small", "single_large", "single_small"]
 

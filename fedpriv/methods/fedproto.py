@@ -22,8 +22,8 @@ from fedpriv.federation.states import State, put, take
 from fedpriv.methods import weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.prototypes import FEATURES, KNOWN, PROTOTYPES, of_client
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import Message
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import Message
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedpriv.federation.method import ClientSetup
 from fedpriv.federation.states import State, parameters, put, take
 from fedpriv.methods.fedavg import METHOD as FEDAVG
 from fedpriv.methods.weights import receive, weighed
-from fedpriv.wire.payloads import Message, Model, PublicLoss
+from fedpriv.uploads.payloads import Message, Model, PublicLoss
 
 
 @dataclass(frozen=True)

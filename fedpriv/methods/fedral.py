@@ -33,10 +33,10 @@ from fedpriv.federation.states import State, put, take, weighted_mean
 from fedpriv.methods import weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import AngleMatrix, Message, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import AngleMatrix, Message, get_payload
 
 ANGLE = "angle"
 

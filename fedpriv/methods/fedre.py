@@ -21,7 +21,7 @@ from fedpriv.federation.states import State
 from fedpriv.methods.fedallrep import METHOD as FEDALLREP
 from fedpriv.methods.server_head import train_head
 from fedpriv.methods.weights import ServerTraining, train_locally
-from fedpriv.wire.payloads import Classifier, Entangled, Message
+from fedpriv.uploads.payloads import Classifier, Entangled, Message
 
 WEIGHTS = "entanglement.weights"
 """Where a client of FedRE keeps fixed weights of its training images ``(n,)`` in its state."""

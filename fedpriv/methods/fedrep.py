@@ -22,7 +22,7 @@ from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, LocalTraining
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods import fedavg, weights
-from fedpriv.wire.payloads import Extractor, Message
+from fedpriv.uploads.payloads import Extractor, Message
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from fedpriv.methods import weights
 from fedpriv.methods.fedproto import METHOD as FEDPROTO
 from fedpriv.methods.fedproto import broadcast_scalars
 from fedpriv.methods.weights import ServerTraining, descend
+from fedpriv.uploads.payloads import Message, Prototypes, get_payload
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Message, Prototypes, get_payload
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from fedpriv.methods.small_model import (
     start_small,
 )
 from fedpriv.methods.weights import draw_seed
-from fedpriv.wire.payloads import Message, PublicLoss, SmallModel
+from fedpriv.uploads.payloads import Message, PublicLoss, SmallModel
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods import fedproto, prototypes, weights
 from fedpriv.methods.local import METHOD as LOCAL
-from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
+from fedpriv.uploads.payloads import Message, Prototypes, find_payload, get_payload
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
 

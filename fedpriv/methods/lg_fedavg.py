@@ -7,7 +7,7 @@ on federated learning.
 from __future__ import annotations
 
 from fedpriv.methods.fedavg import averaging
-from fedpriv.wire.payloads import Classifier
+from fedpriv.uploads.payloads import Classifier
 
 METHOD = averaging(
     Classifier,

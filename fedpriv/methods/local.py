@@ -8,7 +8,7 @@ from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, Method, NoOptions
 from fedpriv.federation.states import State, put, take
 from fedpriv.methods.weights import init, predict
-from fedpriv.wire.payloads import Message
+from fedpriv.uploads.payloads import Message
 
 
 def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:

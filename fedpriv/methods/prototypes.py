@@ -11,7 +11,7 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State
 from fedpriv.methods import weights
 from fedpriv.models.split import Blueprint
-from fedpriv.wire.payloads import ClassLogits, Message, Prototypes, find_payload, get_payload
+from fedpriv.uploads.payloads import ClassLogits, Message, Prototypes, find_payload, get_payload
 
 
 def of_client(setup: ClientSetup, counted: bool = False) -> Prototypes:

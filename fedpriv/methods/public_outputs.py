@@ -18,9 +18,9 @@ from fedpriv.federation.local_training import classification_loss, classify, tra
 from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
 from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import SplitModel
+from fedpriv.uploads.ledger import FederationSizes, Scalars
+from fedpriv.uploads.payloads import Message, PublicLogits, PublicSamples, get_payload
 from fedpriv.util.errors import UserError
-from fedpriv.wire.ledger import FederationSizes, Scalars
-from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payload
 
 ASKED = "asked"
 """Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""

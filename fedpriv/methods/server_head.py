@@ -15,7 +15,15 @@ from torch.nn.functional import cross_entropy, linear, one_hot
 from fedpriv.federation.method import ServerSetup, Uploads
 from fedpriv.federation.states import State, inner
 from fedpriv.methods.weights import ServerTraining, descend
-from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Representations, find_payload, get_payload
+from fedpriv.uploads.payloads import (
+    Classifier,
+    Entangled,
+    Message,
+    Prototypes,
+    Representations,
+    find_payload,
+    get_payload,
+)
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from fedpriv.methods.weights import draw_seed
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.models.zoo import LEAST_SIDE
+from fedpriv.uploads.payloads import Message, SampleCount, SmallModel, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.payloads import Message, SampleCount, SmallModel, find_payload, get_payload
 
 AUTO = "auto"
 

@@ -20,7 +20,7 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
+from fedpriv.uploads.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
 
 Kind = type[Model] | type[Extractor] | type[Classifier]
 

@@ -14,16 +14,13 @@ from torch import Tensor
 from fedpriv.attacks.contract import AttackProblem, Declared, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
-from fedpriv.pages.grid import grid_png
-from fedpriv.pipeline.plan import AttackPlan, Job
-from fedpriv.pipeline.premise import premise_of
-from fedpriv.scoring import inference as scoring
-from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.judge import JUDGED, train_class_evaluator
-from fedpriv.scoring.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
-from fedpriv.scoring.redaction import OMIT
-from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import (
+from fedpriv.eval import inference as scoring
+from fedpriv.eval.inference_case import InferenceCase
+from fedpriv.eval.judge import JUDGED, train_class_evaluator
+from fedpriv.eval.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
+from fedpriv.eval.redaction import OMIT
+from fedpriv.eval.score import score
+from fedpriv.eval.storage import (
     AttackRecord,
     holds_scores,
     is_attack_directory,
@@ -32,19 +29,22 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
+from fedpriv.pipeline.plan import AttackPlan, Job
+from fedpriv.pipeline.premise import premise_of
+from fedpriv.reports.grid import grid_png
 from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
+from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 from fedpriv.util import files
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
 COMPARED = 8
 """Sets of images from the pool that are compared with an upload."""

@@ -121,7 +121,7 @@ def plan_of(
     **more: Any,
 ) -> AttackPlan:
     """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
-    from fedpriv.scoring.redaction import read_rule
+    from fedpriv.eval.redaction import read_rule
 
     return AttackPlan(
         target=target,
@@ -148,7 +148,7 @@ def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
     from fedpriv.attacks import refuse_unknown_target
-    from fedpriv.wire.kinds import payload_kind
+    from fedpriv.uploads.kinds import payload_kind
 
     refuse_unknown_target(target)
     return payload_kind(target).kind

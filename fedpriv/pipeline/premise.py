@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.datasets.types import Samples
-from fedpriv.scoring.premise import (
+from fedpriv.eval.premise import (
     Agreement,
     Rounding,
     agreement,
@@ -22,12 +22,12 @@ from fedpriv.scoring.premise import (
     rounding_of,
     steps_agreement,
 )
-from fedpriv.scoring.records import Cause, Premise
+from fedpriv.eval.records import Cause, Premise
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.messages import Gradient, Raw, Update
+from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, MIXTURES, NETWORKS, OF_IMAGES
+from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, MIXTURES, NETWORKS, OF_IMAGES
-from fedpriv.wire.payload import Message
 
 MOST_CLIENTS: Final = 50
 MOST_OF_SEVERAL_STEPS: Final = 10

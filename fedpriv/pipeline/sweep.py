@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.pipeline.plan import AttackPlan, LocalWork
+from fedpriv.uploads.kinds import payload_kind
 from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import payload_kind
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack

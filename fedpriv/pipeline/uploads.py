@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv.pages.report import write_report
+from fedpriv.eval.judge import JUDGED
+from fedpriv.eval.records import InferenceResult, ReconstructionRecord
+from fedpriv.eval.verdict import premise_words
 from fedpriv.pipeline.execute import AttackContext, check, run_plan
 from fedpriv.pipeline.plan import (
     AttackPlan,
@@ -19,9 +21,7 @@ from fedpriv.pipeline.plan import (
     refuse_rounds,
     with_settings,
 )
-from fedpriv.scoring.judge import JUDGED
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
-from fedpriv.scoring.verdict import premise_words
+from fedpriv.reports.report import write_report
 from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, shown

@@ -18,10 +18,10 @@ from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, Targe
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
+from fedpriv.uploads.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
+from fedpriv.uploads.payloads import Entangled, get_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
-from fedpriv.wire.payloads import Entangled, get_payload
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -33,11 +33,11 @@ from fedpriv.sources.messages import (
 from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
+from fedpriv.uploads.kinds import LAYERS, NETWORKS, TELLING, VECTORS, WHOLE
+from fedpriv.uploads.payload import Message, Payload, check_plain
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING, VECTORS, WHOLE
-from fedpriv.wire.payload import Message, Payload, check_plain
 
 MOST_CLIENTS: Final = 1_000_000
 """Clients that uploads may be of, and their numbers."""

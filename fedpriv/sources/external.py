@@ -17,10 +17,10 @@ from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Raw
 from fedpriv.sources.source import Source, batch_norms, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
+from fedpriv.uploads.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
+from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
-from fedpriv.wire.payload import Message
 
 
 @dataclass(eq=False, kw_only=True)

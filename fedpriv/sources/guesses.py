@@ -20,7 +20,7 @@ from fedpriv.attacks.inputs.targets import target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Pool, Truth
-from fedpriv.wire.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
+from fedpriv.uploads.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
 
 NEAREST = 64
 """Images that are kept by their distance to the uploaded vector, the nearest first."""

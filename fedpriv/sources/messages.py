@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
+from fedpriv.uploads.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.uploads.payload import Message, Payload, check_names, check_plain, from_array, from_numbers
+from fedpriv.uploads.payloads import ClassLogits, Entangled, Prototypes, Representations
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.wire.payload import Message, Payload, check_names, check_plain, from_array, from_numbers
-from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""

@@ -18,9 +18,9 @@ from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.facts import OwnerFacts
 from fedpriv.sources.messages import Update
+from fedpriv.uploads.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.uploads.payload import Payload
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.wire.payload import Payload
 
 Arrays = Mapping[str, Tensor]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
+from fedpriv.uploads.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
+from fedpriv.uploads.payloads import Message, Payload
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
-from fedpriv.wire.payloads import Message, Payload
 
 _MOST_OF_A_CLASS = 1 << 12
 """Images of a class up to which it is tried how many a client must hold to have sent what it sent."""

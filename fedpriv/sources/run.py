@@ -29,10 +29,10 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.sources.source import Source, batch_norms, summed, summed_without_own
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
+from fedpriv.uploads.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
+from fedpriv.uploads.payloads import Message, Model, PublicLoss, Representations, get_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
-from fedpriv.wire.payloads import Message, Model, PublicLoss, Representations, get_payload
 
 
 def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:

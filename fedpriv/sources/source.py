@@ -17,10 +17,10 @@ from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, Tar
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.sources.truth import Holdings, Pool, Truth
+from fedpriv.uploads.kinds import BY_CLASS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
+from fedpriv.uploads.payloads import Message, Payload, PublicLoss, SampleCount, find_payload
 from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, TELLING, payload_kind
-from fedpriv.wire.payloads import Message, Payload, PublicLoss, SampleCount, find_payload
 
 
 @dataclass(eq=False, kw_only=True)
@@ -147,7 +147,7 @@ class Source(ABC):
         """Return who holds which images, and which of them went into uploads of some rounds."""
 
     def described(self, round_: int | None) -> dict[str, Any]:
-        """Return the source as records describe it: fields of :class:`fedpriv.scoring.records.Provenance`."""
+        """Return the source as records describe it: fields of :class:`fedpriv.eval.records.Provenance`."""
         return {}
 
     def labels(self, round_: int, client: int) -> Tensor:

@@ -12,7 +12,6 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pages.run_records import ALONE, same_clients
 from fedpriv.pipeline.plan import (
     AttackPlan,
     adapted_suite,
@@ -22,6 +21,7 @@ from fedpriv.pipeline.plan import (
     plan_of,
     rounds_to_read,
 )
+from fedpriv.reports.run_records import ALONE, same_clients
 from fedpriv.sources.run import prepare
 from fedpriv.study.grid import (
     UNDEFENDED,

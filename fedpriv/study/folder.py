@@ -23,10 +23,10 @@ from typing import TypeVar
 
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
-from fedpriv.pages import study_files
-from fedpriv.pages.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
-from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pipeline.result_folders import is_result
+from fedpriv.reports import study_files
+from fedpriv.reports.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
+from fedpriv.reports.study_files import Cell as Row
 from fedpriv.study.cells import Cell, Execution, cells_of
 from fedpriv.study.grid import Study, parse_study
 from fedpriv.util import files, folders

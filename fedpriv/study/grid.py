@@ -14,8 +14,8 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.defenses import DEFENSES, build_defenses
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.methods import METHODS
-from fedpriv.pages.run_records import ALONE
 from fedpriv.pipeline.plan import target_name
+from fedpriv.reports.run_records import ALONE
 from fedpriv.sources.source import read_card
 from fedpriv.study.settings import FLAG_NAMES, attacker_by_default
 from fedpriv.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong

@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
-from fedpriv.pages.run_records import ALONE, RunRecord, load_runs, same_clients
-from fedpriv.pages.study_files import Cell, read_cells
-from fedpriv.scoring import claims
-from fedpriv.scoring.claims import (
+from fedpriv.eval import claims
+from fedpriv.eval.claims import (
     ClaimCard,
     ClaimStatement,
     Printed,
@@ -23,11 +21,13 @@ from fedpriv.scoring.claims import (
     judge_order,
     judge_value,
 )
-from fedpriv.scoring.floors import LABELS
-from fedpriv.scoring.intervals import combine, compare, finite_summary
-from fedpriv.scoring.records import Comparison, Estimate, ReconstructionRecord
-from fedpriv.scoring.score import versions
-from fedpriv.scoring.storage import load_metrics
+from fedpriv.eval.floors import LABELS
+from fedpriv.eval.intervals import combine, compare, finite_summary
+from fedpriv.eval.records import Comparison, Estimate, ReconstructionRecord
+from fedpriv.eval.score import versions
+from fedpriv.eval.storage import load_metrics
+from fedpriv.reports.run_records import ALONE, RunRecord, load_runs, same_clients
+from fedpriv.reports.study_files import Cell, read_cells
 from fedpriv.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
 ENOUGH_SEEDS = 3

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.pages.runs_report import PAGE, write_runs_report
-from fedpriv.pages.study_files import SHARDS, accounts, read_cells
-from fedpriv.pages.study_files import Cell as Row
-from fedpriv.pages.study_report import write_study_report
 from fedpriv.pipeline.execute import open_run, run_plan
 from fedpriv.pipeline.result_folders import is_result
+from fedpriv.reports.runs_report import PAGE, write_runs_report
+from fedpriv.reports.study_files import SHARDS, accounts, read_cells
+from fedpriv.reports.study_files import Cell as Row
+from fedpriv.reports.study_report import write_study_report
 from fedpriv.study import folder as study_folder
 from fedpriv.study.cells import Cell, Execution, lay_out
 from fedpriv.study.folder import Shard

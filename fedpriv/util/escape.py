@@ -1,6 +1,6 @@
 """Text from outside, as each kind of output takes it: terminal, Markdown, spreadsheet, picture, command line.
 
-Names of classes, labels, paths and commands may hold anything. HTML is escaped by jinja (:mod:`fedpriv.pages.page`).
+Names of classes, labels, paths and commands may hold anything. HTML is escaped by jinja (:mod:`fedpriv.reports.page`).
 """
 
 from __future__ import annotations

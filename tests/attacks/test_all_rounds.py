@@ -18,9 +18,9 @@ from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.sources.case import build_case
 from fedpriv.sources.rehearsal import rehearsed
 from fedpriv.sources.run import RunSource
+from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Prototypes, Representations
 
 ROUNDS = 6
 CARD = ThreatModel(attacker_data="same_domain", rounds_seen=ROUNDS)

@@ -14,8 +14,8 @@ from fedpriv.attacks.features.closed_form import (
     recover_from_angle,
 )
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
+from fedpriv.uploads.payloads import AngleMatrix
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import AngleMatrix
 
 CLASSES, WIDTH, RATE = 10, 64, 0.1
 

@@ -23,8 +23,8 @@ from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.sources.source import shuffle
+from fedpriv.uploads.payloads import ClassLogits, Prototypes, PublicLogits
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import ClassLogits, Prototypes, PublicLogits
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

@@ -22,9 +22,9 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import general_spectrum
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
+from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
-from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")

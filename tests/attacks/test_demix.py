@@ -10,7 +10,7 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation, unmixe
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.defenses.mixup import Mixup, mixed_step
 from fedpriv.federation.defense import Work
-from fedpriv.wire.payloads import Model
+from fedpriv.uploads.payloads import Model
 
 WHICH = (TargetId(0, 0),)
 

@@ -10,8 +10,8 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.update import StepModel, labels_of_head, last_layer, local_step
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
+from fedpriv.uploads.payloads import Model
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Model
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.features.closed_form import HeadStep, HeadUpdate, means_of_head, recover_from_head
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.uploads.payloads import Classifier
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Classifier
 
 CLASSES, WIDTH = 10, 64
 

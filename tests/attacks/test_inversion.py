@@ -23,10 +23,10 @@ from fedpriv.defenses.diagonal import one_block
 from fedpriv.defenses.prune import pruned
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.kinds import CLASS_MEANS
+from fedpriv.uploads.payloads import Entangled, LabelCounts, Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.kinds import CLASS_MEANS
-from fedpriv.wire.payloads import Entangled, LabelCounts, Prototypes, Representations
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

@@ -19,7 +19,7 @@ from fedpriv.attacks.gradients.update import batch_sizes, local_step, one_hot
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
-from fedpriv.wire.payloads import LowRankModel, Model
+from fedpriv.uploads.payloads import LowRankModel, Model
 
 SMOOTH = InvertingGradients(iterations=400, total_variation=0.002)
 SMALL = Hourglass(channels=(8, 16), input_channels=8)

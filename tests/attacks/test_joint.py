@@ -9,10 +9,10 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
-from fedpriv.scoring.metrics import assign, squared_errors
+from fedpriv.eval.metrics import assign, squared_errors
+from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
 SMALL = Hourglass(channels=(8, 16), input_channels=8)

@@ -21,9 +21,9 @@ from fedpriv.attacks.priors.pixels import (
 )
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
-from fedpriv.wire.payloads import Representations
 
 CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")

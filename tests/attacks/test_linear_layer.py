@@ -13,8 +13,8 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.payloads import Extractor, LowRankModel, Model
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Extractor, LowRankModel, Model
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

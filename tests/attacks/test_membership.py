@@ -16,17 +16,17 @@ from fedpriv.attacks.inference.membership import MembershipInference, calibrate_
 from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
-from fedpriv.scoring.inference_case import area
-from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.storage import load_scores
-from fedpriv.scoring.verdict import words
-from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import (
+from fedpriv.eval.inference_case import area
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.storage import load_scores
+from fedpriv.eval.verdict import words
+from fedpriv.uploads.payloads import (
     AngleMatrix,
     Classifier,
     Entangled,
     Prototypes,
 )
+from fedpriv.util.errors import UserError
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
 

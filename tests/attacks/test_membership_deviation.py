@@ -25,7 +25,7 @@ from fedpriv.attacks.inference.property import (
     shares_by_counts,
 )
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.wire.payloads import Entangled, Prototypes
+from fedpriv.uploads.payloads import Entangled, Prototypes
 
 
 def scored(own, features, labels, rows, classes, weights=None):

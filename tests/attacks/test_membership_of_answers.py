@@ -11,10 +11,10 @@ from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
 from fedpriv.attacks.inference.membership import FLOOR, WIDTH, MembershipInference, calibrate_by_spread, kernel_signals
 from fedpriv.attacks.inputs.outputs import extrapolation_weights
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.scoring.inference_case import area
+from fedpriv.eval.inference_case import area
 from fedpriv.sources.source import shuffle
+from fedpriv.uploads.payloads import Kernel, PublicImages
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Kernel, PublicImages
 
 C, SIDE, CLIENTS, EACH = 3, 6, 6, 20
 

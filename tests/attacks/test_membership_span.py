@@ -16,7 +16,7 @@ from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.inference.update_scores import hidden_layer, outside, update_signals
 from fedpriv.attacks.inputs.updates import Update
 from fedpriv.attacks.observation import Observation
-from fedpriv.wire.payloads import LowRankModel, Model
+from fedpriv.uploads.payloads import LowRankModel, Model
 
 EACH, ERROR = 6, 1e-9
 

@@ -21,9 +21,9 @@ from fedpriv.attacks.search import fit as fitting
 from fedpriv.attacks.search import lbfgs
 from fedpriv.attacks.search.cuda_graph import Replay
 from fedpriv.attacks.search.fit import Schedule, fit
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import Numerics
 from fedpriv.util.seeds import Last, global_seed
-from fedpriv.wire.payloads import Representations
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

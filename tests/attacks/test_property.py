@@ -22,12 +22,11 @@ from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
-from fedpriv.scoring.inference_case import area
-from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.storage import load_scores
-from fedpriv.scoring.verdict import inferred
-from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import (
+from fedpriv.eval.inference_case import area
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.storage import load_scores
+from fedpriv.eval.verdict import inferred
+from fedpriv.uploads.payloads import (
     Classifier,
     ClassLogits,
     Entangled,
@@ -37,6 +36,7 @@ from fedpriv.wire.payloads import (
     PublicImages,
     Representations,
 )
+from fedpriv.util.errors import UserError
 
 C = 5
 

@@ -13,12 +13,12 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference, public_logit_shares
 from fedpriv.attacks.inversion.paired_logits import PairedLogits
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.scoring.inference_case import area
-from fedpriv.scoring.metrics import psnr_of_mse
+from fedpriv.eval.inference_case import area
+from fedpriv.eval.metrics import psnr_of_mse
 from fedpriv.sources.source import shuffle
+from fedpriv.uploads.payloads import Kernel, PublicLogits
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Kernel, PublicLogits
 
 C = 4
 CARD = ThreatModel(extractor="none", attacker_data="same_domain")

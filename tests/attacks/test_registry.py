@@ -12,9 +12,9 @@ import fedpriv
 from fedpriv.attacks import ATTACKS, TARGETS, attacks_for, default_suite, target_names, targets_of, told_in_clear
 from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
+from fedpriv.uploads import PAYLOADS
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire import PAYLOADS
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -20,8 +20,8 @@ from fedpriv.attacks.features.posterior import (
     stand_out,
 )
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.scoring.vectors import identify_directions
-from fedpriv.wire.payloads import Classifier, Entangled
+from fedpriv.eval.vectors import identify_directions
+from fedpriv.uploads.payloads import Classifier, Entangled
 
 WIDTH, N_CLASSES, SOME, ROUNDS = 48, 8, 6, 30
 BARE = Variances(noise=0, common_drift=0, per_round=0, drift=0, level=0)

@@ -12,7 +12,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, sent_entries, stacked_projection
 from fedpriv.defenses.percentile_privacy import truncated
 from fedpriv.defenses.prune import pruned
-from fedpriv.wire.payloads import Model
+from fedpriv.uploads.payloads import Model
 
 COUNT = 4
 

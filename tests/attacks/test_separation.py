@@ -24,7 +24,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.wire.payloads import Model, PublicLoss
+from fedpriv.uploads.payloads import Model, PublicLoss
 
 RATE, OUTPUTS, CLASSES, WIDTH = 0.1, 256, 10, 40
 

@@ -12,9 +12,9 @@ from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.payloads import Classifier, Prototypes, Representations, SampleCount
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Classifier, Prototypes, Representations, SampleCount
 
 WIDTH = 32
 

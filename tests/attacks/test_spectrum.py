@@ -23,8 +23,8 @@ from fedpriv.attacks.priors.spectral import (
     general_spectrum,
     spectrum_of,
 )
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Representations
 
 SIZE = 16
 

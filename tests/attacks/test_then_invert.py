@@ -12,9 +12,9 @@ from fedpriv.attacks.inputs.targets import list_targets, target_feature
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
+from fedpriv.uploads.kinds import CLASS_MEANS
+from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import CLASS_MEANS
-from fedpriv.wire.payloads import Prototypes
 
 WRONG = 3.0
 

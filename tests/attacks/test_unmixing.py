@@ -6,10 +6,10 @@ from fedpriv.algebra.entanglement import MECHANISMS, entangle, sample_weights
 from fedpriv.attacks.features.base import as_uploads
 from fedpriv.attacks.features.posterior import UnmixedInversion, prior_of_images
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.scoring.vectors import identify_features
+from fedpriv.eval.vectors import identify_features
 from fedpriv.sources.guesses import prior_of_others
 from fedpriv.sources.source import shuffle
-from fedpriv.wire.payloads import Entangled, Prototypes, get_payload
+from fedpriv.uploads.payloads import Entangled, Prototypes, get_payload
 
 CPU = torch.device("cpu")
 N_CLASSES, WIDTH = 5, 12

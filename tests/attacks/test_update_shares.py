@@ -19,9 +19,9 @@ from fedpriv.attacks.inference.update_scores import (
 )
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
-from fedpriv.scoring.storage import load_scores
+from fedpriv.eval.storage import load_scores
+from fedpriv.uploads.payloads import Classifier, LabelCounts
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Classifier, LabelCounts
 
 C, WIDTH, EACH = 4, 6, 25
 SHARES = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)

@@ -12,8 +12,8 @@ from fedpriv.attacks.inputs.updates import Tangent, read_update, stacked_project
 from fedpriv.attacks.observation import Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.payloads import Entangled, Extractor, LowRankModel, Model, SampleCount, SmallModel
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Extractor, LowRankModel, Model, SampleCount, SmallModel
 
 CPU = torch.device("cpu")
 RATE = 0.1

@@ -13,7 +13,7 @@ from trained_attacks import CLASSES, DATA_SET, IMAGES, LINES, RAW, claims_of_pag
 from worlds import World
 
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.scoring.judgement import judge
+from fedpriv.eval.judgement import judge
 from fedpriv.util.errors import UserError
 
 

@@ -141,7 +141,7 @@ control = false
 
 
 def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_their_own(tmp_path):
-    from fedpriv.pages.study_report import write_study_report
+    from fedpriv.reports.study_report import write_study_report
 
     attacks = [{"name": "pixels", "iterations": [1, 2]}]
     values = {"methods": ["fedproto"], "attacks": attacks, "targets": 2, "control": False, "axes": {"width": [8]}}

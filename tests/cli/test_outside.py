@@ -71,7 +71,7 @@ def test_a_wrong_reference_is_one_line(tmp_path):
             "defense 'outsider:RandomSearch': expected a dataclass",
         ),
         (("train", "--models", "outsider:two_layers"), "model 'outsider:two_layers': module 'outsider' has no"),
-        (("attack", "--target", "outsider:FED_DIRECTION"), "expected a subclass of fedpriv.wire.payload.Payload"),
+        (("attack", "--target", "outsider:FED_DIRECTION"), "expected a subclass of fedpriv.uploads.payload.Payload"),
         (("attack", "--target", "direction", "--attack", "outsider:Jitter"), "expected a dataclass that inherits"),
     )
     found = run(tmp_path, *(arguments for arguments, _ in wrong))

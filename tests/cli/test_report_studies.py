@@ -7,11 +7,11 @@ from command_line import call
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
 from fedpriv.datasets.partition import PartitionOptions
+from fedpriv.eval.score import score
+from fedpriv.eval.storage import save_attack
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.pages.study_report import write_study_report
-from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import save_attack
+from fedpriv.reports.study_report import write_study_report
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, Sender
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Entangled
+from fedpriv.uploads.payloads import AngleMatrix, Classifier, Entangled
 
 WIDTH, N_CLASSES, MEMBERS = 64, 6, 8
 

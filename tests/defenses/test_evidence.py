@@ -14,7 +14,7 @@ from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
-from fedpriv.wire.payloads import Entangled, Model, SampleCount, get_payload
+from fedpriv.uploads.payloads import Entangled, Model, SampleCount, get_payload
 
 CONFIG = small("fedgh", per_class=20, clients=4, rounds=3, alpha=0.5)
 CARD = ThreatModel()

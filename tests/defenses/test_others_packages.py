@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 from fedpriv.defenses.local_dp import LocalDp
 from fedpriv.defenses.noise import standard_noise
 from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.uploads.payloads import Model, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Model, get_payload
 
 
 def sent(text, update, before=None):

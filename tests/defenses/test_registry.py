@@ -15,8 +15,8 @@ from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
 from fedpriv.sources.run import prepare
-from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import SampleCount, get_payload
+from fedpriv.uploads.ledger import count, entries
+from fedpriv.uploads.payloads import SampleCount, get_payload
 
 # ---------------------------------------------------------------- the contract
 

@@ -10,8 +10,8 @@ from defense_cases import CASES, LABELS, C, D, build, draw, mixture, same, send
 
 from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.federation.defense import DefensePipeline, Sender
-from fedpriv.wire.ledger import entries
-from fedpriv.wire.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, get_payload
+from fedpriv.uploads.ledger import entries
+from fedpriv.uploads.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, get_payload
 
 # ---------------------------------------------------------------- by hand
 

@@ -15,8 +15,8 @@ from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.states import parameters
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.payloads import Model
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Model
 
 # ---------------------------------------------------------------- Soteria
 

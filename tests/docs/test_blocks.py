@@ -9,7 +9,7 @@ import pytest
 
 import fedpriv
 from fedpriv.attacks import ATTACKS
-from fedpriv.wire.payload import DECLARED
+from fedpriv.uploads.payload import DECLARED
 
 HOME = Path(__file__).parents[2]
 PAGES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.cli.main import run as command
-from fedpriv.scoring.storage import load_privacy_audit
+from fedpriv.eval.storage import load_privacy_audit
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 HERE = TUTORIALS / "is-my-epsilon-true"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from fedpriv.claims import claims
-from fedpriv.scoring.claims import ClaimCard
+from fedpriv.eval.claims import ClaimCard
 
 MAKER = Path(__file__).parents[2] / "docs" / "make_study.py"
 

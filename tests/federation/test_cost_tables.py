@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.federation.cost import communication, with_models
 from fedpriv.methods import METHODS
-from fedpriv.wire.ledger import FederationSizes
+from fedpriv.uploads.ledger import FederationSizes
 
 K = 10
 

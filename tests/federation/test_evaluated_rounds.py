@@ -5,7 +5,7 @@ from federations import files, small, train_small
 
 from fedpriv.federation.rounds import accuracy
 from fedpriv.federation.summary import Unsampled
-from fedpriv.pages.runs_report import write_runs_report
+from fedpriv.reports.runs_report import write_runs_report
 
 
 def config(method="fedproto", **settings):

@@ -16,9 +16,9 @@ from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import StateStore
 from fedpriv.sources.run import prepare
+from fedpriv.uploads.payloads import Entangled, Model, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes, write_text
-from fedpriv.wire.payloads import Entangled, Model, get_payload
 
 CONFIG = small("fedre", per_class=20, clients=4, rounds=3)
 

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.states import parameters, put
 from fedpriv.methods import fedavgdbe
+from fedpriv.uploads.payloads import Classifier, Extractor, FeatureMean, Model, SampleCount, find_payload, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Classifier, Extractor, FeatureMean, Model, SampleCount, find_payload, get_payload
 
 
 def count_of(number):

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import parameters, put
 from fedpriv.methods import fedala
+from fedpriv.uploads.payloads import Model, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Model, get_payload
 
 
 def test_fedala_steps_its_weights_and_clips_them():

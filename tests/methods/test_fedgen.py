@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.states import put, take
 from fedpriv.methods import fedgen
+from fedpriv.uploads.ledger import FederationSizes
+from fedpriv.uploads.payloads import Generator, LabelCounts, find_payload, get_payload
 from fedpriv.util.seeds import generator, global_seed
-from fedpriv.wire.ledger import FederationSizes
-from fedpriv.wire.payloads import Generator, LabelCounts, find_payload, get_payload
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedgen-homogeneous"])

@@ -9,8 +9,8 @@ from method_cases import SHAPE, World
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.methods import fedkd
+from fedpriv.uploads.payloads import Energy, LowRankModel, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Energy, LowRankModel, get_payload
 
 
 def hand_case():

@@ -11,11 +11,11 @@ from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import put
 from fedpriv.methods import fedral
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.ledger import FederationSizes, count
+from fedpriv.uploads.payloads import AngleMatrix, SampleCount, get_payload
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import FederationSizes, count
-from fedpriv.wire.payloads import AngleMatrix, SampleCount, get_payload
 
 
 def upload(*blocks, count):

@@ -11,8 +11,8 @@ from fedpriv.federation.states import put
 from fedpriv.methods import prototypes
 from fedpriv.methods.fd import OUTPUTS
 from fedpriv.methods.fedre import WEIGHTS
+from fedpriv.uploads.payloads import ClassLogits, Entangled, Prototypes, Representations, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations, get_payload
 
 
 def test_fedres_server_takes_one_step_down_the_sum_of_soft_cross_entropies():

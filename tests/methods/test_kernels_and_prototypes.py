@@ -19,8 +19,8 @@ from fedpriv.methods.fedtgp import adaptive_margin, generate, separation_loss
 from fedpriv.methods.fpl import coarsest_groups, first_neighbour_groups
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.payloads import Coefficient, Kernel, Prototypes, PublicImages, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Coefficient, Kernel, Prototypes, PublicImages, get_payload
 
 
 def after(name, options=None, rounds=3, chosen=(0, 1, 2), **training):

@@ -13,8 +13,8 @@ from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
 from fedpriv.methods import ds_fl, fedmd
 from fedpriv.methods.public_outputs import on_public
+from fedpriv.uploads.payloads import PublicLogits, PublicSamples, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import PublicLogits, PublicSamples, get_payload
 
 QUICK = {"fedmd": {"public_epochs": 1}, "ds-fl": {"server": {"epochs": 1}}}
 

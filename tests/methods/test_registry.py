@@ -13,9 +13,9 @@ from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.method import refuse_no_method
 from fedpriv.federation.states import Trace, put
 from fedpriv.methods import METHODS, default_method
+from fedpriv.uploads.ledger import count, entries
+from fedpriv.uploads.payloads import Model, Prototypes, get_payload
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Model, Prototypes, get_payload
 
 # A new method is one more row: options that the contract test runs it with.
 ROWS: list[tuple[str, dict]] = [
@@ -200,7 +200,7 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
 def facts_of(world, broadcast):
     """Sizes of the world, as somebody would type them into ``fedpriv cost``."""
     from fedpriv.models.build import count_parameters
-    from fedpriv.wire.ledger import FederationSizes
+    from fedpriv.uploads.ledger import FederationSizes
 
     known = {int(c) for setup in world.setups for c in setup.train.labels.unique()}
     return FederationSizes(

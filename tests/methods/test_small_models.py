@@ -17,10 +17,10 @@ from fedpriv.federation.states import inner
 from fedpriv.methods import METHODS, fedapen, fedkd, fedmrl, fml, small_model
 from fedpriv.methods.small_model import divergence
 from fedpriv.models.split import Blueprint
+from fedpriv.uploads.ledger import FederationSizes
+from fedpriv.uploads.payloads import SampleCount, SmallModel, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import FederationSizes
-from fedpriv.wire.payloads import SampleCount, SmallModel, get_payload
 
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):

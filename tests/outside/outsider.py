@@ -16,9 +16,9 @@ from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.defenses.signals import require, transform
 from fedpriv.federation.defense import Defense
 from fedpriv.methods import fedproto
+from fedpriv.uploads.kinds import SIGNALS, VECTORS
+from fedpriv.uploads.payloads import Payload, Prototypes, get_payload, tensor
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import SIGNALS, VECTORS
-from fedpriv.wire.payloads import Payload, Prototypes, get_payload, tensor
 
 
 @dataclass(frozen=True)

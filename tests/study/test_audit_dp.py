@@ -11,8 +11,8 @@ import fedpriv
 from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
 from fedpriv.dp.canaries import FAR_GRADIENT, MARK, canary_step
+from fedpriv.eval.storage import load_privacy_audit
 from fedpriv.federation.defense import Work, plain_step
-from fedpriv.scoring.storage import load_privacy_audit
 
 DATA = {"dataset": "digits", "clients": 3, "partition": "iid", "rounds": 2, "per_class": 30}
 WEIGHTS = {**DATA, "method": "fedavg", "models": "small-cnn"}

@@ -10,8 +10,8 @@ from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
-from fedpriv.pages.page import attack_pages
-from fedpriv.wire import PAYLOADS
+from fedpriv.reports.page import attack_pages
+from fedpriv.uploads import PAYLOADS
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 

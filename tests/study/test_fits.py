@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
+from fedpriv.eval.records import SPECIFIC, Fit
 from fedpriv.pipeline.execute import COMPARED, pool_images
-from fedpriv.scoring.records import SPECIFIC, Fit
 from fedpriv.sources.truth import Pool, Truth
 
 CLASSES = torch.arange(3)

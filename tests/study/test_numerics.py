@@ -12,9 +12,9 @@ from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.search.objectives import relative_feature_distance
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import FLOAT32, Numerics
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Representations
 
 CPU = torch.device("cpu")
 SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)

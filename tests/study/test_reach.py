@@ -10,9 +10,9 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.inference.property import PropertyInference
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.pages.findings import first_beyond, furthest
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
+from fedpriv.reports.findings import first_beyond, furthest
 from fedpriv.util.errors import UserError
 
 SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp"}

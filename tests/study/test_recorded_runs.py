@@ -12,9 +12,9 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.models.build import build_model
 from fedpriv.sources.run import local_steps
+from fedpriv.uploads.payload import find_payload
+from fedpriv.uploads.payloads import Model, Prototypes
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payload import find_payload
-from fedpriv.wire.payloads import Model, Prototypes
 
 NODES = {0: "8123", 1: "77", 2: "51"}
 """Client of ours -> the name that a framework draws for it."""

@@ -9,9 +9,9 @@ from markupsafe import escape
 
 import fedpriv
 from fedpriv.claims import claims, find_claim, parsed
+from fedpriv.eval.claims import ClaimCard
+from fedpriv.eval.storage import read_record
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.scoring.claims import ClaimCard
-from fedpriv.scoring.storage import read_record
 from fedpriv.study.claim_plan import (
     Asked,
     Plan,

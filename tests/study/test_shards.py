@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from study_cases import TINY, load_study
 
 import fedpriv
-from fedpriv.pages import study_files
-from fedpriv.pages.study_files import read_cells
+from fedpriv.reports import study_files
+from fedpriv.reports.study_files import read_cells
 from fedpriv.study import folder as shards
 from fedpriv.study.cells import Execution, lay_out
 from fedpriv.study.folder import Shard

@@ -12,12 +12,12 @@ from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import MODELS, default_width, family
+from fedpriv.uploads import PAYLOADS
+from fedpriv.uploads.kinds import CLASS_MEANS
+from fedpriv.uploads.payload import DECLARED
 from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import is_reference, split_reference
-from fedpriv.wire import PAYLOADS
-from fedpriv.wire.kinds import CLASS_MEANS
-from fedpriv.wire.payload import DECLARED
 
 REGISTRIES = {table.noun: table for table in (ATTACKS, DATASETS, DEFENSES, METHODS, MODELS, PAYLOADS)}
 MEMBERS = {
@@ -128,7 +128,7 @@ def test_a_broken_module_is_one_line_and_hides_no_other_member(noun, text, tmp_p
         ("defense", "expected a dataclass that extends fedpriv.federation.defense.Defense, got 1"),
         ("data set", "expected a function, got 1"),
         ("model", "expected a function, got 1"),
-        ("kind of payload", "expected a subclass of fedpriv.wire.payload.Payload, got 1"),
+        ("kind of payload", "expected a subclass of fedpriv.uploads.payload.Payload, got 1"),
     ],
 )
 def test_what_is_no_such_member_is_refused(noun, complaint, tmp_path, monkeypatch):

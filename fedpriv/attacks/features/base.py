@@ -37,10 +37,10 @@ from fedpriv.attacks.observation import (
     Unit,
 )
 from fedpriv.attacks.search.objectives import Match
+from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
+from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
-from fedpriv.wire.payloads import Prototypes
 
 _MEASURED = 64
 """Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""

@@ -37,10 +37,10 @@ from fedpriv.attacks.gradients.separation import members_of_head
 from fedpriv.attacks.inputs.targets import rounds_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
+from fedpriv.uploads.kinds import HEADS, MAPPINGS
+from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import HEADS, MAPPINGS
-from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload
 
 _ITERATIONS, _SETTLED = 300, 1e-9
 """Most iterations, and the relative change of the class means below which they have settled."""

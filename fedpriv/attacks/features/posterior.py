@@ -47,10 +47,10 @@ from fedpriv.attacks.contract import AttackProblem, Trained
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import represent, rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation
+from fedpriv.uploads.kinds import MIXTURES
+from fedpriv.uploads.payloads import Classifier, Entangled, find_payload, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import MIXTURES
-from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
 _MOST_ROUNDS = 60
 """Last uploads that are used; the cost grows with their cube."""

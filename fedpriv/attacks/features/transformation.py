@@ -28,7 +28,7 @@ from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signe
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.secure_sum import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
-from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
+from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 
 _NEAREST = 5
 """k."""

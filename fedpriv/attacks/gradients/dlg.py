@@ -23,7 +23,7 @@ from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, Tick
 from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, bytes_of_history, minimise
-from fedpriv.wire.kinds import WHOLE
+from fedpriv.uploads.kinds import WHOLE
 
 _FIRST_GAIN = 0.1  # a start is redrawn unless the first call of the optimiser brings the loss below this share
 _WIDTHS = 4  # widths of start, each twice the one before: starts near mid-grey are much alike

@@ -41,8 +41,8 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_gener
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
 from fedpriv.attacks.search.objectives import relative_feature_distance
+from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.seeds import Last, generator
-from fedpriv.wire.kinds import NETWORKS
 
 _HALVINGS = (0.1, 0.25)
 """Shares of an inversion's steps after which the worse half of a target's rows ends: four take a third of all steps."""

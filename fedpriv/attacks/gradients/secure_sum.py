@@ -20,8 +20,8 @@ from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
+from fedpriv.uploads.kinds import UPDATES, WHOLE, Kinds
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import UPDATES, WHOLE, Kinds
 
 
 @dataclass(frozen=True, kw_only=True)

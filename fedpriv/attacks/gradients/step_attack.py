@@ -28,8 +28,8 @@ from fedpriv.attacks.observation import (
     TargetId,
 )
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, in_chunks, rows_of, solve_rows
+from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 
 _INPUTS, _IN_FULL = 0.3, 3  # weight of the distance of known inputs, and images from which on it weighs in full
 _AT_HEAD = 10.0  # times it weighs at the head

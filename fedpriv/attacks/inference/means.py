@@ -34,8 +34,8 @@ from torch import Tensor
 
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
-from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
-from fedpriv.wire.payload import Payload
+from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
+from fedpriv.uploads.payload import Payload
 
 RIDGE = 0.01
 """r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""

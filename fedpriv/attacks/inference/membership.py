@@ -74,8 +74,7 @@ from fedpriv.attacks.inputs.outputs import (
 )
 from fedpriv.attacks.inputs.targets import represent, upload_holds
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
-from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import (
+from fedpriv.uploads.kinds import (
     ANSWERS,
     BESIDE_A_HEAD,
     CLASS_OUTPUTS,
@@ -88,7 +87,8 @@ from fedpriv.wire.kinds import (
     WHOLE,
     payload_kind,
 )
-from fedpriv.wire.payloads import Kernel, PublicImages, find_payload
+from fedpriv.uploads.payloads import Kernel, PublicImages, find_payload
+from fedpriv.util.errors import UserError
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""

@@ -41,9 +41,19 @@ from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_hold
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
+from fedpriv.uploads.kinds import (
+    ANSWERS,
+    CLASS_OUTPUTS,
+    HEADS,
+    KERNELS,
+    MIXTURES,
+    PUBLIC_OUTPUTS,
+    TRAINED,
+    VECTORS,
+    WHOLE,
+)
+from fedpriv.uploads.payloads import Classifier, Entangled, Kernel, Prototypes, PublicImages, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import ANSWERS, CLASS_OUTPUTS, HEADS, KERNELS, MIXTURES, PUBLIC_OUTPUTS, TRAINED, VECTORS, WHOLE
-from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, PublicImages, find_payload, get_payload
 
 Property = Literal["holds", "majority"]
 Means = Literal["learned", "deviation", "gradients", "biases"]

@@ -41,9 +41,9 @@ from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inputs.targets import represent, upload_holds
 from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.uploads.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
+from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
-from fedpriv.wire.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
-from fedpriv.wire.payloads import AngleMatrix, Classifier, find_payload, get_payload
 
 BATCH, _GRADIENT_VALUES = 256, 2**24
 """Images in a pass, and values of candidates' gradients at a time."""

@@ -11,8 +11,8 @@ from fedpriv.algebra.matrices import nearest_distribution
 from fedpriv.attacks.inputs.targets import observation_of, upload_holds
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.search.objectives import relative_feature_distance
+from fedpriv.uploads.payloads import ClassLogits, PublicLogits, find_payload
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import ClassLogits, PublicLogits, find_payload
 
 _TINY = 1e-12
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
+from fedpriv.uploads.kinds import VECTORS, Kinds
+from fedpriv.uploads.payload import Payload
+from fedpriv.uploads.payloads import Entangled, Message, find_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import Last
-from fedpriv.wire.kinds import VECTORS, Kinds
-from fedpriv.wire.payload import Payload
-from fedpriv.wire.payloads import Entangled, Message, find_payload
 
 _PASS = 256
 

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
+from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import NETWORKS
 
 Weights = dict[str, Tensor]
 

@@ -45,10 +45,10 @@ from fedpriv.attacks.priors.spectral import (
 )
 from fedpriv.attacks.search.fit import Adam, Fitted, Prior, Schedule, fit
 from fedpriv.attacks.search.objectives import DISTANCES, Match
+from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
+from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed, generator, global_seed
-from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
-from fedpriv.wire.payloads import Prototypes
 
 TRIED = 6
 """Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""

@@ -23,9 +23,9 @@ from fedpriv.attacks.observation import Needs, Observation, Reconstruction, Thre
 from fedpriv.attacks.priors.pixels import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
 from fedpriv.attacks.search.candidates import Row
 from fedpriv.attacks.search.fit import Prior, Schedule
+from fedpriv.uploads.kinds import CLASS_MEANS, SEPARATE
+from fedpriv.uploads.payloads import Representations
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
-from fedpriv.wire.payloads import Representations
 
 
 @dataclass(frozen=True, kw_only=True)

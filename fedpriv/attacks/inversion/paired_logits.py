@@ -30,9 +30,9 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.outputs import extrapolate, log_outputs, public_outputs, public_samples
 from fedpriv.attacks.inversion.decoder import Decoder, Pairs, divided, train_decoder
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction
+from fedpriv.uploads.kinds import PUBLIC_OUTPUTS
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import PUBLIC_OUTPUTS
 
 LEAST_SAMPLES = 16
 """Fewer public samples train no network."""

@@ -35,10 +35,18 @@ from fedpriv.attacks.search.fit import Adam
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.uploads.kinds import CLASS_MEANS, HEADS, MIXTURES, VECTORS
+from fedpriv.uploads.payloads import (
+    Classifier,
+    ClassLogits,
+    Entangled,
+    Payload,
+    Prototypes,
+    Representations,
+    find_payload,
+)
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.kinds import CLASS_MEANS, HEADS, MIXTURES, VECTORS
-from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, Representations, find_payload
 
 WIDTH = 64
 """Length of a shadow's representations where the client's own is not known and does not matter."""

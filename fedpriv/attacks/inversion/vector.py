@@ -28,10 +28,10 @@ from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, dra
 from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
+from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
+from fedpriv.uploads.payloads import Prototypes, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
-from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
-from fedpriv.wire.payloads import Prototypes, find_payload
 
 ImageShape = tuple[int, int, int]
 

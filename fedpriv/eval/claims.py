@@ -1,0 +1,226 @@
+"""A paper's claims (``claim.json``), and whether they hold: values beside intervals, orders beside intervals of differences.
+
+A value of a trained claim holds where the whole 95 % interval of ours lies within the claim's tolerance of it, does not hold
+where the interval lies outside altogether, and cannot be told otherwise, or where anything but the paper's own setting was
+run. An order holds where every one of its differences is above zero at 97.5 % and, as estimated, at least as large as the
+least effect: all must be, so that this needs no correction. It does not hold where some difference is below the least effect
+at 97.5 % with Bonferroni's correction for as many as there are. Counts are exact, at any scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import FiniteFloat
+
+from fedpriv.eval.intervals import TAIL
+from fedpriv.eval.records import RECORD_VERSION, Comparison, Estimate, Interval
+from fedpriv.util.config import Record
+
+ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told"]
+"""``below the floor``: a guess without the upload, or clients without any exchange, reach as much."""
+
+
+class ClaimCell(Record):
+    """One value of a table: what the paper prints, and ours over seeds beside a floor.
+
+    ``spread`` is the deviation that the paper prints; ``measured`` is None where the cell was not tried, ``verdict`` where
+    the paper gives no value. The floor is the strongest guess, or ``local``.
+    """
+
+    row: str
+    column: str
+    unit: str
+    digits: int
+    claimed: FiniteFloat | None
+    spread: FiniteFloat | None
+    measured: Estimate | None
+    floor: Estimate | None
+    floor_name: str
+    same_data: bool
+    same_setting: bool
+    verdict: ClaimWord | None
+    why: str
+    remark: str = ""
+
+
+class ClaimedOrder(Record):
+    """One comparison of a statement.
+
+    Attributes:
+        within: the column, or row, in which it is.
+        better, than: who is said to be ahead of whom.
+        difference: by how much it was, positive as the paper says; None where either was not measured.
+        ci95: its interval; None where there is none, or values are exact.
+        n: units over which the interval goes; of counts, the two values.
+        over: those units: clients, or seeds, each of which draws clients anew.
+        claimed: by how much the paper's values are; None where it gives none.
+    """
+
+    within: str
+    better: str
+    than: str
+    difference: FiniteFloat | None
+    ci95: Interval | None
+    n: int
+    over: Literal["clients", "seeds"] = "clients"
+    claimed: FiniteFloat | None
+
+
+class ClaimStatement(Record):
+    """A conclusion of a paper, its comparisons, and the verdict on all together."""
+
+    text: str
+    least: FiniteFloat
+    orders: tuple[ClaimedOrder, ...]
+    verdict: ClaimWord
+    why: str
+
+
+class ClaimCard(Record):
+    """``claim.json``.
+
+    ``setting`` is what all cells share; ``changed`` -> (the paper's, the one here) where settings differ from the paper's.
+    """
+
+    kind: Literal["claim"] = "claim"
+    version: Literal[4] = RECORD_VERSION
+    name: str
+    quantity: str
+    title: str
+    paper: str
+    where: str
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+    reading: str
+    scale: str
+    seeds: tuple[int, ...]
+    setting: Mapping[str, str]
+    changed: Mapping[str, tuple[str, str]]
+    cells: tuple[ClaimCell, ...]
+    statements: tuple[ClaimStatement, ...]
+    verdict: ClaimWord
+    left_out: tuple[str, ...]
+    command: str
+    versions: Mapping[str, str]
+    seconds: FiniteFloat
+    grids: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- judgement
+
+
+FEW = {"clients": 5, "seeds": 3}
+"""Units below which nothing is said beyond them."""
+
+Judged = tuple[ClaimWord, str]
+"""A verdict, and why, in a sentence."""
+
+
+class Printed(NamedTuple):
+    """A value as a paper prints it, and how far a measured one may lie from it; counts are exact."""
+
+    value: float
+    digits: int
+    tolerance: float
+    counted: bool
+
+
+def judge_value(
+    printed: Printed,
+    measured: Estimate | None,
+    *,
+    same_setting: bool,
+    floor: Estimate | None = None,
+    same_data: bool = True,
+    error: bool = False,
+) -> Judged:
+    """Judge a printed value by ours (None: not measured), and by that of a guess without the upload.
+
+    ``same_setting``: ours was measured in the paper's own setting (of counts it does not matter); ``same_data``: ours, and
+    the floor, are of the paper's data; ``error``: less means that more leaks.
+    """
+    ends = floor.ci95 if floor is not None and same_data else None
+    if ends is not None and (printed.value > ends[1] if error else printed.value < ends[0]):
+        return "below the floor", "a guess without the upload comes nearer on the same data"
+    if measured is None or measured.mean is None:
+        return "cannot be told", "not measured"
+    if printed.counted:
+        margin = max(printed.tolerance, 0.5 * 10.0**-printed.digits * (1 + 1e-9))
+        near = abs(measured.mean - printed.value) <= margin
+        return ("holds", "") if near else ("does not hold", "the counts differ")
+    if not (same_setting and same_data):
+        return "cannot be told", "the paper's setting was not run" if same_data else "other data than the paper's"
+    if measured.ci95 is None:
+        return "cannot be told", "one seed gives no interval"
+    low, high = (end - printed.value for end in measured.ci95)
+    if -printed.tolerance <= low and high <= printed.tolerance:
+        return "holds", ""
+    if high < -printed.tolerance or low > printed.tolerance:
+        return "does not hold", "the interval lies outside the tolerance"
+    return "cannot be told", "the interval reaches across the tolerance: more seeds would tell"
+
+
+def judge_order(orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float) -> Judged:
+    """Judge a statement over trained or attacked results by all its comparisons, positive as said; None: not measured."""
+    known = [
+        (said, one) for said, one in zip(orders, comparisons, strict=True) if one is not None and one.mean is not None
+    ]
+    if not known:
+        return "cannot be told", "nothing of it was measured"
+    few = [said for said, items in known if items.n_clients < FEW[said.over]]
+    if few:
+        fewest = min(few, key=lambda said: said.n)
+        word = fewest.over.removesuffix("s") if fewest.n == 1 else fewest.over
+        return "cannot be told", f"a difference over {fewest.n} {word} says too little, it takes {FEW[fewest.over]}"
+    if any(one.ci95 is None or one.degrees is None for _, one in known):
+        return "cannot be told", "some difference has no interval"
+    refuted = [said for said, item in known if _below(item, least, TAIL / len(known))]
+    if refuted:
+        return _not_ahead(min(refuted, key=lambda said: said.difference or 0.0))
+    if len(known) < len(comparisons):
+        return "cannot be told", f"{len(comparisons) - len(known)} of {len(comparisons)} comparisons were not made"
+    sure = sum(entry.ci95 is not None and entry.ci95[0] > 0 and (entry.mean or 0.0) >= least for _, entry in known)
+    return (
+        ("holds", "") if sure == len(orders) else ("cannot be told", f"{sure} of {len(orders)} differences stand out")
+    )
+
+
+def judge_counts(orders: Sequence[ClaimedOrder], least: float) -> Judged:
+    """Judge a statement over exact counts."""
+    known = [order for order in orders if order.difference is not None]
+    for item in known:
+        if not (item.difference or 0.0) > max(least, 0.0):
+            return _not_ahead(item)
+    if len(known) < len(orders) or not known:
+        return "cannot be told", f"{len(orders) - len(known)} of {len(orders)} counts are not known"
+    return "holds", ""
+
+
+def _not_ahead(order: ClaimedOrder) -> Judged:
+    where = f" in {order.within}" if order.within else ""
+    return "does not hold", f"{order.better} is not ahead of {order.than}{where}"
+
+
+def judge_claim(words: Sequence[ClaimWord]) -> ClaimWord:
+    """Return the verdict on a whole claim, from those on its values that were measured and on all its statements.
+
+    One that does not hold decides; then a value below the floor; else it holds where all of them do.
+    """
+    for word in ("does not hold", "below the floor"):
+        if word in words:
+            return word
+    return "holds" if words and all(word == "holds" for word in words) else "cannot be told"
+
+
+def _below(comparison: Comparison, least: float, tail: float) -> bool:
+    """Tell whether a difference is below the least effect, at one less this tail; an exact tie with zero is."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
+
+    assert comparison.ci95 is not None
+    assert comparison.mean is not None
+    assert comparison.degrees is not None
+    half = comparison.ci95[1] - comparison.mean
+    wider = half * float(stdtrit(comparison.degrees, 1 - tail) / stdtrit(comparison.degrees, 1 - TAIL))
+    return comparison.mean + wider < max(least, 0.0) if half else comparison.mean <= 0

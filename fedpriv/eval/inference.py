@@ -1,0 +1,148 @@
+"""Inferences are judged by what they ask about: candidate images (:mod:`fedpriv.eval.membership`), or classes.
+
+Of classes, every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area
+under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives, with intervals over clients. Beside them
+stand the same from another client's upload, and from the number of classes alone, which says much about a client of two
+classes without any look at its vectors. Where class shares themselves are estimated, their distance from the true ones
+stands beside those of guesses that do without the client's own upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
+from fedpriv.attacks.inputs.targets import Said
+from fedpriv.eval import membership
+from fedpriv.eval.floors import SHUFFLED
+from fedpriv.eval.inference_case import Answers, InferenceCase, Ranked
+from fedpriv.eval.intervals import Values, clustered
+from fedpriv.eval.records import InferenceResult, PropertyRecord, Provenance, Rate, Seconds, ShareDistances
+from fedpriv.util.errors import UserError
+
+CLASSES_ALONE = "number of classes"
+"""The guess that needs no look at vectors."""
+
+EVEN, OTHERS = "equal shares", "mean of the others"
+"""Guesses at the class shares of a client."""
+
+
+def check(inference: Inference, case: InferenceCase) -> None:
+    """Find out before anything is computed whether there is something to ask, and to tell apart.
+
+    Raises:
+        UserError: where there is not.
+    """
+    if inference.asks == "images":
+        membership.trials_for(inference, case)
+    else:
+        _pose(inference, case)
+
+
+def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> InferenceResult:
+    """Run an inference, and its control on shuffled uploads, and return the record; errors as :func:`check`."""
+    if inference.asks == "images":
+        return membership.evaluate(inference, case, about)
+    return _property(inference, case, about)
+
+
+def _pose(inference: Inference, case: InferenceCase) -> InferenceProblem:
+    """Return the problem, where not all answers are the same."""
+    problem = case.problem(inference)
+    answers = np.concatenate(list(_answers(inference, case, problem, inference.ask(problem)).values()))
+    if answers.all() or not answers.any():
+        raise UserError(
+            f"{inference.name}: the answer is {'yes' if answers.all() else 'no'} for all {len(answers)} client and class "
+            f"pairs; ask another question with attack_option question=holds or majority"
+        )
+    return problem
+
+
+def _answers(
+    inference: Inference, case: InferenceCase, problem: InferenceProblem, requested: Asked
+) -> dict[int, Answers]:
+    counts = case.counts(problem)
+    return {
+        k: inference.answers(counts[k], requested.question)[classes].numpy() for k, classes in requested.classes.items()
+    }
+
+
+def _property(inference: Inference, case: InferenceCase, about: Provenance) -> PropertyRecord:
+    """Ask about every client's classes, and of shuffled uploads, and return the record."""
+    problem = _pose(inference, case)
+    result = inference(problem)
+    answers = list(_answers(inference, case, problem, result.asked).values())
+    scores = [result.values[client].numpy() for client in result.asked.classes]
+    classes = [label.numpy() for label in result.asked.classes.values()]
+    units = [about.unit_of(client) for client in result.asked.classes]
+    said = problem.said()
+    crowds = [_crowd(said[k], len(current)) for k, current in zip(result.asked.classes, answers, strict=True)]
+    ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
+    shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
+    return PropertyRecord(
+        **dict(about),
+        **dict(ranked.rates()),
+        round=case.round,
+        question=result.asked.question,
+        learned_from=result.source,
+        n_clients=len(set(units)),
+        n_pairs=int(sum(map(len, answers))),
+        n_yes=int(sum(answer.sum() for answer in answers)),
+        shuffled=None if shuffled is None else shuffled.rates(),
+        classes_alone=alone.rates(),
+        comparisons=ranked.against({SHUFFLED: shuffled, CLASSES_ALONE: alone}, {"property": "auc"}),
+        shares=_shares(result.shares, case.counts(problem), said, about),
+        cost=Seconds(seconds=result.seconds),
+    )
+
+
+def _shares(
+    values: Mapping[int, Tensor], counts: Mapping[int, Tensor], lines: Mapping[int, Said], about: Provenance
+) -> ShareDistances | None:
+    """Return the distances of estimated shares, and of what needs no look at the client's own upload."""
+    if len(values) < 2:
+        return None
+    clients = list(values)
+    units = [about.unit_of(client) for client in clients]
+    wanted = torch.stack([counts[client].double() for client in clients])
+    wanted = wanted / wanted.sum(1, keepdim=True)
+    estimated = torch.stack([values[client] for client in clients])
+
+    def distance(guess: Tensor) -> Rate:
+        apart = clustered(((guess - wanted).abs().sum(1) / 2).numpy(), units, "share")
+        return Rate(value=apart.mean, ci95=apart.interval())
+
+    others = (estimated.sum(0) - estimated) / (len(clients) - 1)
+    guesses = {
+        EVEN: torch.stack([_equal(lines[client].classes, wanted.shape[1]) for client in clients]),
+        OTHERS: others,
+        SHUFFLED: estimated.roll(-1, 0),
+    }
+    return ShareDistances(
+        estimated=distance(estimated), guesses={name: distance(guess) for name, guess in guesses.items()}
+    )
+
+
+def _equal(classes: Sequence[int] | None, n_classes: int) -> Tensor:
+    result = torch.zeros(n_classes, dtype=torch.float64)
+    result[list(range(n_classes)) if classes is None else list(classes)] = 1
+    return result / result.sum()
+
+
+def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
+    results = []
+    for index, classes in enumerate(ndarrays):
+        other = (index + 1) % len(ndarrays)
+        known = dict(zip(ndarrays[other].tolist(), scores[other].tolist(), strict=True))
+        least = min(known.values(), default=0.0) - 1
+        results.append(np.array([known.get(label, least) for label in classes.tolist()]))
+    return results
+
+
+def _crowd(details: Said, number: int) -> Values:
+    return np.full(number, 0.0 if details.classes is None else 1 / max(1, len(details.classes)))

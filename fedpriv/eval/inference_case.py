@@ -1,0 +1,175 @@
+"""The case that an inference is tried on, and the scores that it gives: areas under the ROC curve and rates at few errors.
+
+Both are written as means of one value an answer (placement values: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44,
+837-845; for a rate at given false positives with the slope of the curve: Hsieh and Turnbull 1996, Annals of Statistics 24,
+25-40), so that intervals over clients are those of every other mean, and two sets of scores are compared answer by answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inputs.targets import Said
+from fedpriv.eval.intervals import Values, clustered, compare
+from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, Rate, Rates
+from fedpriv.sources.case import Case
+from fedpriv.sources.truth import Holdings
+
+
+@dataclass(frozen=True)
+class InferenceCase:
+    """Case and truth.
+
+    ``told`` is what clients said in clear in all rounds (of one that is not there the newest upload is asked); ``earlier``
+    the evidence of rounds before the attacked one, in order, for an inference that takes several.
+    """
+
+    evidence: Case
+    truth: Holdings
+    kind: str
+    seed: int
+    told: Mapping[int, Said] = field(default_factory=dict)
+    earlier: tuple[Case, ...] = ()
+
+    @property
+    def round(self) -> int:
+        """The attacked round."""
+        return max(seen.round for seen in self.evidence.observations)
+
+    def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
+        """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
+        requested = InferenceProblem(
+            self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
+        )
+        if inference.most_rounds > 1:
+            requested = replace(
+                requested, earlier=tuple(Moment(item.observations, item.knowledge) for item in self.earlier)
+            )
+        return requested
+
+    def shuffled(self, problem: InferenceProblem) -> InferenceProblem | None:
+        """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
+        if self.evidence.shuffled is None:
+            return None
+        earlier = tuple(Moment(item.shuffled, item.knowledge) for item in self.earlier if item.shuffled is not None)
+        return replace(problem, observations=self.evidence.shuffled, earlier=earlier if problem.earlier else ())
+
+    def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
+        """Return the counts of images by class ``(C,)`` of each client that uploaded."""
+        n_classes = self.evidence.knowledge.n_classes
+        return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}
+
+
+# ---------------------------------------------------------------- scores
+
+
+Answers = NDArray[np.bool_]
+RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
+"""True-positive rate by name -> false-positive rate that is allowed."""
+
+CHANCE = "chance"
+"""The guess that a comparison is against where no other guess does better than one that knows nothing."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores ``(n,)`` with their answers, some yes and some no, and the independent units that they are of."""
+
+    scores: Values
+    yes: Answers
+    unit: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, scores: Sequence[Values], answers: Sequence[Answers], units: Sequence[int]) -> Ranked:
+        """Put together the scores and answers of each client, and of which unit it is."""
+        unit = np.repeat(units, [len(score) for score in scores])
+        return cls(np.concatenate(list(scores)), np.concatenate(list(answers)), unit)
+
+    @cached_property
+    def weights(self) -> Values:
+        """Weights ``(n,)`` under which yes and no count the same."""
+        n_yes = int(self.yes.sum())
+        return np.where(self.yes, 0.5 / n_yes, 0.5 / (len(self.yes) - n_yes))
+
+    def rate(self, name: str) -> float:
+        """``auc`` or one of :data:`RATES`, in [0, 1]."""
+        return area(self.scores, self.yes) if name == "auc" else rate_at(self.scores, self.yes, RATES[name])
+
+    def values(self, name: str) -> Values:
+        """A rate as values ``(n,)`` whose weighted mean it is, and whose spread is its own."""
+        mean = self.rate(name)
+        if name == "auc":
+            current, others = np.sort(self.scores[self.yes]), np.sort(self.scores[~self.yes])
+            position = np.where(self.yes, _below(self.scores, others), 1 - _below(self.scores, current))
+            # Twice, for each half of the weights bears one of the two errors.
+            return np.asarray(mean + 2 * (position - mean), dtype=np.float64)
+        others = np.sort(self.scores[~self.yes])[::-1]
+        allowed = int(np.floor(RATES[name] * len(others)))
+        above = (self.scores > others[allowed]).astype(np.float64)
+        false = float(above[~self.yes].mean())
+        errors = np.where(self.yes, above - mean, -self._slope(others, allowed) * (above - false))
+        return np.asarray(mean + 2 * errors, dtype=np.float64)
+
+    def _slope(self, others: Values, allowed: int) -> float:
+        """Slope of the ROC curve about a threshold, from the lowest false positives on."""
+        far = min(2 * allowed + 4, len(others) - 1)
+        results = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
+        return (results[1] - results[0]) * len(others) / far if far else 0.0
+
+    def rates(self) -> Rates:
+        """Area and rates, each with its interval over clients."""
+        return Rates(**{name: self.with_interval(name) for name in ("auc", *RATES)})
+
+    def with_interval(self, name: str) -> Rate:
+        """``auc`` or one of :data:`RATES`, with its interval over clients."""
+        interval = clustered(self.values(name), self.unit.tolist(), "share", self.weights).interval()
+        return Rate(value=self.rate(name), ci95=interval)
+
+    def against(
+        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], stratum: str = "all"
+    ) -> tuple[Comparison, ...]:
+        """Compare with the strongest of several guesses by name (None: not made), and of chance, by each measure's rate."""
+        results = []
+        for measure, name in measures.items():
+            chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)
+            current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
+            beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
+            best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))
+            results.append(
+                compare(
+                    current - beside[best],
+                    self.unit.tolist(),
+                    measure=measure,
+                    against=best,
+                    least=least - chance,
+                    stratum=stratum,
+                    weights=self.weights,
+                    guess=chance if best == CHANCE else None,
+                )
+            )
+        return tuple(results)
+
+
+def _below(scores: Values, others: Values) -> Values:
+    twice = np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")
+    return np.asarray(twice / (2 * len(others)), dtype=np.float64)
+
+
+def area(scores: Values, yes: Answers) -> float:
+    """Return the area under the ROC curve: the chance that a yes outscores a no, ties counting half."""
+    return float(_below(scores[yes], np.sort(scores[~yes])).mean())
+
+
+def rate_at(scores: Values, yes: Answers, false_rate: float) -> float:
+    """Return the largest share of yes above a threshold that at most ``false_rate`` of the others exceed."""
+    others = np.sort(scores[~yes])[::-1]
+    allowed = int(np.floor(false_rate * len(others)))
+    return float((scores[yes] > others[allowed]).mean()) if allowed < len(others) else 1.0

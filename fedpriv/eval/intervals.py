@@ -1,0 +1,463 @@
+"""Means, shares and differences of clustered values, with intervals that cover: targets of one client are alike.
+
+The standard error is CR2 (Bell and McCaffrey 2002, Survey Methodology 28, 169-181): sums of residuals of each client, over
+the square root of one less its share. Student's t has their Satterthwaite degrees of freedom under a working correlation
+``WORKING`` within clients (Imbens and Kolesár 2016, Review of Economics and Statistics 98, 701-712), K - 1 for K clients of
+equal size. Of shares the interval is Clopper and Pearson's on an effective number (Korn and Graubard 1998, Survey
+Methodology 24, 193-201). A difference of shares is the share of targets where the attack is right alone less that where the
+guess is, with limits made of those of both and of how they go together (Newcombe 1998, Statistics in Medicine 17, 2635-2650;
+Zou and Donner 2008, Statistics in Medicine 27, 1693-1702). ``docs/calibration.md`` has the coverage of all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.eval.records import Comparison, Estimate, FiniteSummary, Measure, Summary
+from fedpriv.sources.truth import STRATA
+
+Values = NDArray[np.float64]
+Kind = Literal["mean", "share", "difference"]
+"""Of values: of any size, with a mean in [0, 1], or differences of two such."""
+
+WORKING = 0.1
+"""Correlation within clients by which degrees of freedom are counted."""
+
+ASSUMED = 0.5
+"""Correlation within clients where the values are too much alike to show any."""
+
+BISECTIONS = 28
+"""By which a p-value is found, to less than a millionth of itself."""
+
+FEW_DEVIATE = 2
+"""Where values of no more clients than this differ from the commonest value, a share is nearly saturated."""
+
+TAIL = 0.025
+"""Share of cases that a 95 % interval leaves out on either side."""
+
+SAME = 1e-12
+"""Values that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """Values of clusters, and where their weighted mean may lie.
+
+    Attributes:
+        values: ``(n,)`` finite numbers, n >= 1.
+        position: ``(n,)`` the cluster of each, counted from 0.
+        weights: ``(n,)`` summing to one.
+        kind: what the values are.
+        guess: of differences, the guess's share where it is the same for all values; None where it differs.
+    """
+
+    values: Values
+    position: NDArray[np.int64]
+    weights: Values
+    kind: Kind
+    guess: float | None = None
+
+    @cached_property
+    def mean(self) -> float:
+        """Weighted mean."""
+        return float(self.weights @ self.values)
+
+    @cached_property
+    def shares(self) -> Values:
+        """Weight of each cluster ``(K,)``."""
+        return np.bincount(self.position, weights=self.weights).astype(np.float64)
+
+    @cached_property
+    def error(self) -> float:
+        """Standard error of the mean: CR2, but never below that of independent values, which few clusters reach by luck."""
+        if np.ptp(self.values) < SAME:
+            return 0.0
+        residuals = self.weights * (self.values - self.mean)
+        clustered = (np.bincount(self.position, weights=residuals) ** 2 / (1 - self.shares)).sum()
+        independent = (residuals**2 / (1 - self.weights)).sum()
+        return float(np.sqrt(max(clustered, independent)))
+
+    @cached_property
+    def degrees(self) -> float:
+        """Satterthwaite degrees of freedom of the squared error: K - 1 for clusters of equal weight, else fewer."""
+        within = np.bincount(self.position, weights=self.weights**2)
+        variance = (1 - WORKING) * within + WORKING * self.shares**2
+        centred = np.eye(len(self.shares)) - self.shares[:, None]  # from sums of errors to sums of residuals
+        root = centred * np.sqrt(variance) / np.sqrt(1 - self.shares)[:, None]
+        spread = root @ root.T
+        return float(np.trace(spread) ** 2 / np.square(spread).sum())
+
+    def effective(self, correlation: float) -> float:
+        """Number of independent values that say as much, where values of a cluster have this correlation."""
+        return float(
+            1 / ((1 - correlation) * np.square(self.weights).sum() + correlation * np.square(self.shares).sum())
+        )
+
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the mean; None for one cluster."""
+        return None if len(self.shares) < 2 else self.limits(TAIL)
+
+    def limits(self, tail: float) -> tuple[float, float]:
+        """Lower and upper limit of the mean, each missed with this chance, below one half; of two or more clusters."""
+        from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
+
+        if self.kind == "share":
+            return clopper_pearson(self.mean, self.number(tail), tail)
+        if self.kind == "difference":
+            if self.guess is None:
+                return self._of_two_shares(tail)
+            low, high = self._own_share.limits(tail)
+            return low - self.guess, high - self.guess
+        half = float(stdtrit(self.degrees, 1 - tail)) * self.error
+        return self.mean - half, self.mean + half
+
+    def _share(self, values: Values) -> Clustered:
+        return Clustered(values, self.position, self.weights, "share")
+
+    @cached_property
+    def _own_share(self) -> Clustered:
+        return self._share(self.values + (self.guess or 0.0))
+
+    @cached_property
+    def _sides(self) -> tuple[Clustered, Clustered, float]:
+        """Of differences, the values above 0 and those below as shares, and how much the one grows as the other falls."""
+        more, less = self._share(np.maximum(self.values, 0)), self._share(np.maximum(-self.values, 0))
+        if more.error == 0 or less.error == 0:
+            return more, less, max(more.mean, less.mean)  # entirely, where all are on one side
+        opposed = (self.error**2 - more.error**2 - less.error**2) / (2 * more.error * less.error)
+        return more, less, min(max(opposed, -1.0), 1.0)
+
+    def _of_two_shares(self, tail: float) -> tuple[float, float]:
+        more, less, opposed = self._sides
+        (low, high), (least, most) = more.limits(tail), less.limits(tail)
+
+        def together(value: float, other: float) -> float:
+            return float(np.sqrt(max(0.0, value**2 + other**2 + 2 * opposed * value * other)))
+
+        return (
+            self.mean - together(more.mean - low, most - less.mean),
+            self.mean + together(high - more.mean, less.mean - least),
+        )
+
+    def p_value(self, least: float) -> float | None:
+        """One-sided p-value of a mean no larger than ``least``, 1 where it is above one half; None for one cluster.
+
+        Of shares and differences it is the chance at which the lower limit is ``least``.
+        """
+        if len(self.shares) < 2:
+            return None
+        from scipy.special import stdtr
+
+        if self.kind == "mean":
+            if self.error == 0:  # K clusters lie on one side by chance once in 2**K
+                return 0.5 ** len(self.shares) if self.mean > least else 1.0
+            return float(stdtr(self.degrees, (least - self.mean) / self.error))
+        low, high = -30.0, float(np.log(0.5 - 1e-6))  # logarithms
+        if self.limits(float(np.exp(high)))[0] <= least:
+            return 1.0
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.limits(float(np.exp(middle)))[0] > least else (middle, high)
+        return float(np.exp(high))
+
+    def number(self, tail: float) -> float:
+        """Effective number of values behind a share: at least about that of clusters, of 0 and 1 at most that of values."""
+        from scipy.special import ndtri, stdtrit
+
+        least, most = self.effective(1.0), self.effective(0.0)
+        # Of 0 and 1 the mean says the variance, but for that between clusters; other values have to show theirs.
+        binary = bool((np.minimum(np.abs(self.values), np.abs(self.values - 1)) < SAME).all())
+        usual = float(stdtrit(max(most - 1, 1.0), 1 - tail)) if binary else -float(ndtri(tail))
+        wide = usual / float(stdtrit(self.degrees, 1 - tail))
+        number = self.mean * (1 - self.mean) * (wide / self.error) ** 2 if self.error > 0 else most
+        # Where values of so few clusters deviate from the commonest, the error cannot be trusted.
+        values, counts = np.unique(np.round(self.values, 12), return_counts=True)
+        others = np.abs(self.values - values[counts.argmax()]) > SAME
+        if len(np.unique(self.position[others])) <= FEW_DEVIATE:
+            number = min(number, self.effective(ASSUMED))
+        return max(number, least)
+
+
+def clopper_pearson(mean: float, number: float, tail: float = TAIL) -> tuple[float, float]:
+    """Return the interval of a share of ``number`` values, which need not be whole; ``tail`` is left out on either side."""
+    from scipy.special import betaincinv
+
+    mean = min(max(mean, 0.0), 1.0)
+    hits, misses = mean * number, (1 - mean) * number
+    low = float(betaincinv(hits, misses + 1, tail)) if hits > 0 else 0.0
+    return low, float(betaincinv(hits + 1, misses, 1 - tail)) if misses > 0 else 1.0
+
+
+def clustered(
+    values: Sequence[float] | Values,
+    clusters: Sequence[int],
+    kind: Kind = "mean",
+    weights: Values | None = None,
+    guess: float | None = None,
+) -> Clustered:
+    """Take n finite values together with the clusters (clients) that they stem from, and their weights (None: equal).
+
+    Raises:
+        ValueError: where there are not as many of each.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if len(data) != len(clusters):
+        raise ValueError(f"{len(data)} values but {len(clusters)} cluster numbers")
+    position = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    even = np.full(len(data), 1 / len(data)) if weights is None else weights / weights.sum()
+    return Clustered(data, position, even, kind, guess)
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean", "accuracy": "mean"}
+"""Kinds of difference by measure; in the others, differences of shares."""
+
+
+def compare(
+    values: Sequence[float] | Values,
+    clusters: Sequence[int],
+    *,
+    measure: Measure,
+    against: str,
+    least: float,
+    stratum: str = "all",
+    weights: Values | None = None,
+    guess: float | None = None,
+) -> Comparison:
+    """Paired differences between an attack and the baseline, summed up.
+
+    Args:
+        values: n finite differences, positive where the attack is better; at least one.
+        clusters: n cluster numbers (clients).
+        measure: the quantity compared.
+        against: the baseline by name.
+        least: the least effect that counts.
+        stratum: the targets compared.
+        weights: see :func:`clustered`.
+        guess: see :func:`clustered`.
+    """
+    result = clustered(values, clusters, KINDS.get(measure, "difference"), weights, guess)
+    return Comparison(
+        mean=result.mean,
+        ci95=result.interval(),
+        n=len(result.values),
+        measure=measure,
+        stratum=stratum,
+        against=against,
+        n_clients=len(result.shares),
+        least=least,
+        p_value=result.p_value(least),
+        degrees=result.degrees if len(result.shares) > 1 else None,
+    )
+
+
+def combine(comparisons: Sequence[Comparison]) -> Comparison:
+    """Several seeds of one comparison, as one: the mean, with the variance within seeds and between them.
+
+    Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
+    Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
+    and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
+    the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
+    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
+    """
+    first, number = comparisons[0], len(comparisons)
+    if number == 1:
+        return first
+    from scipy.special import stdtr, stdtrit
+
+    means = np.array([one.mean for one in comparisons], dtype=np.float64)
+    mean, least = float(means.mean()), max(one.least for one in comparisons)
+    measured = [one.against for one in comparisons if one.by_design is None]
+    rates = [one.by_design for one in comparisons if one.by_design is not None]
+    shared = {
+        "mean": mean,
+        "n": sum(item.n for item in comparisons),
+        "against": Counter(measured or [one.against for one in comparisons]).most_common(1)[0][0],
+        "n_clients": min(entry.n_clients for entry in comparisons),
+        "least": least,
+        "by_design": float(np.mean(rates)) if len(rates) == number else None,
+    }
+    known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
+    if len(known) < number:
+        return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
+    between = (1 + 1 / number) * float(means.var(ddof=1))
+    ends = np.array([ends for ends, _ in known], dtype=np.float64).T
+    quantiles = np.array([float(stdtrit(free, 1 - TAIL)) for _, free in known])
+    within = np.square((ends - means) / quantiles).mean(1)  # of the lower end and of the upper
+    complete = min(free for _, free in known)
+    if between + within.max() < SAME**2:
+        p_value = max(one.p_value or 0 for one in comparisons)
+        return first.model_copy(update=shared | {"ci95": (mean, mean), "p_value": p_value, "degrees": complete})
+    degrees = [_barnard_rubin(between, current, number, complete) for current in within.tolist()]
+    errors = np.sqrt(within + between)
+    low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
+    p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
+    if shared["by_design"] is not None:  # known rates leave no variance between seeds to be guessed from few of them
+        p_value = min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons])))
+    return first.model_copy(
+        update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
+    )
+
+
+def _barnard_rubin(between: float, within: float, number: int, complete: float) -> float:
+    """Return degrees of freedom of both variances together over so many seeds, where one seed has ``complete``.
+
+    Barnard and Rubin's tend to zero where seeds differ far more than clients do; the variance between m seeds has m - 1.
+    """
+    added = between / (between + within) if between else 0.0
+    observed = (complete + 1) / (complete + 3) * complete * (1 - added)
+    alone = min(number - 1.0, complete)
+    return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
+
+
+@dataclass(frozen=True)
+class ByDesign:
+    """Chance alone as a guess, whose rate needs no measuring.
+
+    Attributes:
+        name: of the guess.
+        rates: ``(T,)`` how often it finds each target.
+        decoys: of a target, at the least.
+    """
+
+    name: str
+    rates: Values
+    decoys: int
+
+    def p_value(self, mean: float, rate: float, least: float, number: int) -> float:
+        """Return the p-value of a rate over ``number`` targets, had they all the same decoys and the same guess.
+
+        Whether an image lies nearer to a guess than all of D decoys hangs on where the nearest of these lies: given that,
+        all images of the class are found with one chance U, which is Beta(1, D) over the drawing of decoys. Nothing in the
+        clients' values shows it. So the upper tail is that of a binomial share, mean over U; fewer targets that share
+        decoys vary less. ``least`` of the images, and what the guess finds beyond chance, are found besides.
+
+        Args:
+            mean: share found.
+            rate: of the guess, over the same targets.
+            least: the least effect that counts.
+            number: of targets.
+        """
+        from scipy.special import betainc
+
+        hits = mean * number
+        if hits <= 0:
+            return 1.0
+        besides = min(1.0, least + max(0.0, rate - 1 / (1 + self.decoys)))
+        # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
+        tail = np.concatenate([[0.0], np.logspace(-14, 0, 400)])
+        least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
+        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
+        larger = np.maximum(result[1:], result[:-1])
+        return float(min(1.0, larger @ np.diff(tail)))
+
+
+# ---------------------------------------------------------------- summaries
+
+
+def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> FiniteSummary:
+    """Return values that are all finite, at least one, summed up."""
+    result = clustered(values, clusters, kind)
+    data = result.values
+    return FiniteSummary(
+        mean=float(data.mean()),
+        median=float(np.median(data)),
+        sd=float(data.std(ddof=1)) if len(data) > 1 else None,
+        ci95=result.interval(),
+        per_target=tuple(data.tolist()),
+        n=len(data),
+        sum=float(data.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means over this record's targets, with intervals over its clients.
+
+    Attributes:
+        units: ``T`` numbers of independent units (clients, or declared groups of them), the clusters of intervals.
+    """
+
+    units: tuple[int, ...]
+
+    def summary(self, values: Sequence[float] | Values) -> Summary:
+        """Return one value a target, summed up; where some are not finite, there is neither mean nor sum."""
+        data = np.asarray(values, dtype=np.float64)
+        if np.isfinite(data).all() and len(data):
+            return Summary(**dict(self.finite(data)))
+        per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
+        return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
+
+    def finite(self, values: Sequence[float] | Values, kind: Kind = "mean") -> FiniteSummary:
+        """Return the same of values that are all finite."""
+        return finite_summary(values, self.units, kind)
+
+    def of(self, values: Values, keep: Sequence[int], kind: Kind = "mean") -> Estimate:
+        """Return mean, interval and n over the targets ``keep``."""
+        if not len(keep):
+            return Estimate(mean=None, ci95=None, n=0)
+        result = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
+        return Estimate(mean=result.mean, ci95=result.interval(), n=len(keep))
+
+    def keep(self, rows: Sequence[int]) -> Means:
+        """Return the same over some of the targets."""
+        return Means(tuple(self.units[row] for row in rows))
+
+    def compare(
+        self,
+        gains: Mapping[str, Values],
+        measure: Measure,
+        least: float | Mapping[str, Values],
+        strata: Sequence[str] = (),
+        by_design: ByDesign | None = None,
+    ) -> tuple[Comparison, ...]:
+        """Compare with guesses over all targets, and over those of each stratum where there are several strata.
+
+        Each time it is the strongest guess there that counts, the one of the smallest mean difference.
+
+        Args:
+            gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
+            measure: the quantity compared.
+            least: the least effect that counts; or by guess one a target, whose mean counts.
+            strata: the T targets' strata.
+            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
+        """
+        if not gains or not self.units:
+            return ()
+        apart = list(dict.fromkeys(strata))
+        rows = {"all": list(range(len(self.units)))}
+        if len(apart) > 1:
+            rows |= {
+                name: [row for row, current in enumerate(strata) if current == name] for name in STRATA if name in apart
+            }
+        made = []
+        for name, chosen in rows.items():
+            against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
+            values, rate = gains[against][chosen], None
+            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
+                rates = by_design.rates[chosen]
+                rate = float(rates.mean())
+                values = values + rates - rate
+            item = compare(
+                values,
+                [self.units[row] for row in chosen],
+                measure=measure,
+                against=against,
+                least=least if isinstance(least, float) else float(least[against][chosen].mean()),
+                stratum=name,
+                guess=rate,
+            )
+            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
+                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
+                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
+            made.append(item.model_copy(update={"by_design": rate}))
+        return tuple(made)

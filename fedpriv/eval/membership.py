@@ -1,0 +1,292 @@
+"""Scores of membership inference: members told from non-members, and the classes that a client holds read off.
+
+Candidates are balanced: for each member drawn there is one non-member of the same class, so that knowing which classes a
+client holds is worth nothing. Non-members are the client's own held-out images, so that knowing how a client's images look
+is worth nothing either. Where nobody brings held-out images, others' images take their place, and no leak is claimed.
+Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
+is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
+et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
+shuffled uploads and to the baseline, a score of the same candidates without the upload; and the same within strata.
+
+A network has learned its members, so that their loss is lower, and their representations lie nearer to those of their class,
+than those of held-out images. An attacker who is assumed to know the network sees that without any upload: which score is
+the baseline of a kind of upload stands in :data:`BASELINES`, so that none is chosen by the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inference.update_scores import training_of
+from fedpriv.attacks.inputs.targets import Said, represent
+from fedpriv.eval.floors import SHUFFLED
+from fedpriv.eval.inference_case import InferenceCase, Ranked
+from fedpriv.eval.intervals import Values
+from fedpriv.eval.reasons import FEW_CLIENTS
+from fedpriv.eval.records import (
+    Baseline,
+    Comparison,
+    Measure,
+    MembershipRecord,
+    NamedClasses,
+    Provenance,
+    Seconds,
+    StratumArea,
+)
+from fedpriv.sources.truth import Holdings
+from fedpriv.uploads.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed
+
+MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
+"""Quantities compared with a baseline, by the rate that each is."""
+
+SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
+"""Strata by how many images of the class the client holds: least and most."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One client's candidates with the answer ``(n,)``, which no attack is handed, and how many images of the class it has.
+
+    ``left_out`` are members for whom there is no non-member of their class.
+    """
+
+    candidates: Candidates
+    member: NDArray[np.bool_]
+    n_c: NDArray[np.int64]
+    left_out: int = 0
+
+
+def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
+    """Draw at most ``number`` members of each client, and for each a non-member of the same class, in mixed order.
+
+    Members are images that went into the upload. Non-members are the client's held-out images; where nobody has any, images
+    that are not the client's.
+    """
+    labels = truth.samples.labels.numpy()
+    n_classes = int(labels.max()) + 1
+    trials = []
+    for client in clients:
+        rng = np.random.default_rng(derive_seed(seed, "membership", client))
+        kept = truth.train[client]
+        current = rng.permutation(np.unique(truth.used.get(client, kept)))
+        outside = truth.held_out.get(client, kept[:0])
+        if not truth.held_out:
+            outside = np.setdiff1d(np.arange(len(labels)), kept)
+        outside = rng.permutation(np.unique(outside))
+        pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[current])}
+        pairs = [(i, pools[labels[i]].pop()) for i in current if pools[labels[i]]]
+        left_out, pairs = len(current) - len(pairs), pairs[:number]
+        index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
+        member = np.tile([True, False], len(pairs))
+        order = rng.permutation(len(index))
+        index, member = index[order], member[order]
+        of_class = np.bincount(labels[current], minlength=n_classes)
+        images, classes = truth.samples.batch(torch.as_tensor(index))
+        candidates = Candidates(client, images.to(truth.device), classes)
+        trials.append(Trial(candidates, member, of_class[labels[index]], left_out))
+    return trials
+
+
+def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
+    """Return the candidates of every client that has some, and how many members of all clients are left out.
+
+    Raises:
+        UserError: when no client has both members and non-members.
+    """
+    drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
+    trials = [trial for trial in drawn if len(trial.member)]
+    if not trials:
+        which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
+        raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
+    return trials, sum(trial.left_out for trial in drawn)
+
+
+def on_common_scale(scores: Values) -> Values:
+    """Return one client's scores less their median, over their median distance from it; ruled-out ones just below."""
+    finite = np.isfinite(scores)
+    if not finite.any():
+        return np.zeros_like(scores)
+    middle = float(np.median(scores[finite]))
+    spread = float(np.median(np.abs(scores[finite] - middle))) or 1.0
+    scaled = (np.where(finite, scores, middle) - middle) / spread
+    return np.where(finite, scaled, min(0.0, scaled.min()) - 1)
+
+
+def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
+    """Ask about every client's candidates, and by shuffled uploads, and return the record; errors as :func:`trials_for`."""
+    trials, n_left_out = trials_for(inference, case)
+    problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
+    member = [trial.member for trial in trials]
+    units = [about.unit_of(trial.candidates.client) for trial in trials]
+
+    def rank(values: Mapping[int, Tensor]) -> Ranked:
+        scores = [on_common_scale(values[trial.candidates.client].numpy()) for trial in trials]
+        return Ranked.of(scores, member, units)
+
+    result = inference(problem)
+    ranked, wrong = rank(result.values), case.shuffled(problem)
+    shuffled = None if wrong is None else rank(inference(wrong).values)
+    name, alone = baseline_scores(problem)
+    baseline = rank(alone) if alone else None
+    guesses = {SHUFFLED: shuffled, name: baseline}
+    n_c = np.concatenate([trial.n_c for trial in trials])
+    strata = {stratum: (n_c >= low) & (n_c <= high) for stratum, (low, high) in SIZES.items()}
+    return MembershipRecord(
+        **dict(about),
+        **dict(ranked.rates()),
+        round=case.round,
+        n_clients=len(set(units)),
+        n_candidates=int(sum(len(m) for m in member)),
+        n_nonmembers=int(sum((~m).sum() for m in member)),
+        n_left_out=n_left_out,
+        nonmembers="held_out" if case.truth.held_out else "others",
+        baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
+        strata=stratum_areas(ranked, strata),
+        shuffled=None if shuffled is None else shuffled.rates(),
+        comparisons=ranked.against(guesses, MEASURES) + stratum_comparisons(ranked, guesses, strata),
+        classes=_classes(problem.said(), case.truth),
+        cost=Seconds(seconds=result.seconds),
+    )
+
+
+def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
+    if all(item.classes is None for item in lines.values()):
+        return None
+    right, counted, counts_right = 0, 0, 0
+    for client, item in lines.items():
+        labels, counts = truth.labels(client).unique(return_counts=True)
+        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        right += item.classes == tuple(sorted(kept))
+        counted += item.counts is not None
+        counts_right += item.counts == kept
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
+
+
+# ---------------------------------------------------------------- strata
+
+
+Strata = Mapping[str, NDArray[np.bool_]]
+"""Name -> ``(n,)`` which of all candidates of all clients, in the order of their scores, are of the stratum."""
+
+
+def _part(ranked: Ranked, chosen: NDArray[np.bool_]) -> Ranked | None:
+    yes = ranked.yes[chosen]
+    return Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]) if yes.any() and not yes.all() else None
+
+
+def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
+    """Return the area of each stratum that holds members and others."""
+    results = {}
+    for name, chosen in strata.items():
+        if (part := _part(ranked, chosen)) is not None:
+            auc, units = part.with_interval("auc"), len(np.unique(part.unit))
+            results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
+    return results
+
+
+def stratum_comparisons(ranked: Ranked, guesses: Mapping[str, Ranked | None], strata: Strata) -> tuple[Comparison, ...]:
+    """Compare the area of each stratum with chance, and with scores of the same candidates by name.
+
+    Each takes part in the page's tests. A stratum in which fewer clients have candidates than support a claim, or that is
+    all there is, is shown and not tested.
+    """
+    comparisons: list[Comparison] = []
+    for name, chosen in strata.items():
+        part = _part(ranked, chosen)
+        if part is not None and len(part.yes) < len(ranked.yes) and len(np.unique(part.unit)) >= FEW_CLIENTS:
+            beside = {guess: None if item is None else _part(item, chosen) for guess, item in guesses.items()}
+            comparisons += part.against(beside, {"membership": "auc"}, stratum=name)
+    return tuple(comparisons)
+
+
+# ---------------------------------------------------------------- baseline
+
+
+Score = Callable[[InferenceProblem, Candidates], Tensor | None]
+"""Problem and one client's candidates -> scores ``(n,)`` float64, or None where the network is not assumed to be known."""
+
+
+def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by a nearest-mean classifier in the assumed extractor's space.
+
+    Its logits are minus the squared distances to class means, over the mean of all. Class means are those of the attacker's
+    labelled auxiliary images; where it has none, of the candidates, members and others together.
+    """
+    knowledge, labels = problem.knowledge, candidates.labels.cpu()
+    if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
+        return None
+    features = represent(knowledge, candidates.client, candidates.images).double()
+    current, classes = _class_means(features, labels)
+    means, there = current, classes
+    if knowledge.public_images is not None and knowledge.public_labels is not None:
+        images = knowledge.public_images.to(candidates.images.device)
+        auxiliary = represent(knowledge, candidates.client, images).double()
+        means, there = _class_means(auxiliary, knowledge.public_labels.cpu())
+        missing = ~torch.isin(classes, there)
+        means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
+    distances = torch.cdist(features, means).square()
+    position = (labels[:, None] == there).long().argmax(1)
+    return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), position, reduction="none")
+
+
+def _class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean representation ``(k, d)`` of each class that is there, and these classes ``(k,)``."""
+    classes = labels.unique()
+    return torch.stack([features[labels == label].mean(0) for label in classes]), classes
+
+
+def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by the client's assumed extractor and head."""
+    knowledge, client = problem.knowledge, candidates.client
+    if client not in knowledge.extractors or client not in knowledge.heads or knowledge.card.extractor == "shadow":
+        return None
+    weight, bias = (value.double().cpu() for value in knowledge.heads[client])
+    logits = represent(knowledge, client, candidates.images).double() @ weight.T + bias
+    return -cross_entropy(logits, candidates.labels.cpu(), reduction="none")
+
+
+def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
+    """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round."""
+    newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
+    for moment in (*problem.earlier, newest):
+        for seen in moment.observations:
+            if seen.client == candidates.client:
+                try:
+                    training = training_of(seen, seen.client, candidates.images, moment.knowledge)
+                except UserError:  # a part of the model is private, or was not broadcast
+                    return None
+                labels = candidates.labels.to(training.inputs.device)
+                return -training.losses(training.before, labels).double().cpu()
+    return None
+
+
+BASELINES: tuple[tuple[Kinds, str, Score], ...] = (
+    (VECTORS, "assumed_extractor", like_its_class),
+    (CLASS_OUTPUTS, "assumed_model", low_loss),
+    (TRAINED, "broadcast_model", low_loss_before),
+)
+"""Kinds of upload, the name of their baseline, and its score. Attacks on other kinds use no network: theirs is chance."""
+
+
+def baseline_scores(problem: InferenceProblem) -> tuple[str, Mapping[int, Tensor]]:
+    """Return the name of the baseline and each client's scores; no scores where chance is the baseline.
+
+    Args:
+        problem: what the attack is handed, with candidates.
+    """
+    for kinds, name, score in BASELINES:
+        if problem.kind is not None and problem.kind in kinds:
+            results = {client: score(problem, candidate) for client, candidate in problem.candidates.items()}
+            known = {client: values for client, values in results.items() if values is not None}
+            return (name, known) if len(known) == len(results) else ("", {})
+    return "", {}

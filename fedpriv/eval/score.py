@@ -1,0 +1,328 @@
+"""From a reconstruction and the truth to the record ``metrics.json``. Nothing goes back to the attack."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.attacks.observation import Reconstruction
+from fedpriv.eval.floors import LABELS, NEAREST, SHUFFLED, guess, guessers
+from fedpriv.eval.identification import identification
+from fedpriv.eval.intervals import Means
+from fedpriv.eval.judge import ClassEvaluator, class_accuracy
+from fedpriv.eval.metrics import (
+    ScoredGuesses,
+    lpips,
+    lpips_backbone,
+    lpips_unavailable,
+    measure,
+    over_pairs,
+    own_guesses,
+    psnr_of_mse,
+    settle,
+    ssim_unavailable,
+)
+from fedpriv.eval.records import (
+    DECIBELS,
+    IDENTIFIED,
+    About,
+    Advantage,
+    Comparison,
+    ControlResult,
+    Fit,
+    FloorMeans,
+    Identity,
+    ImageMeasures,
+    Metrics,
+    Perceptual,
+    ReconstructionRecord,
+    Stratum,
+    StratumAdvantage,
+    Summary,
+    Target,
+    VectorMeans,
+)
+from fedpriv.eval.vectors import score_vectors
+from fedpriv.sources.truth import STRATA, Truth, stratum
+from fedpriv.util.errors import UserError
+
+BEYOND = 3.0
+"""An image so many dB beyond the strongest guess has come back."""
+
+
+def score(
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    shuffled: Reconstruction | None,
+    *,
+    seed: int,
+    about: About,
+    judge: ClassEvaluator | None = None,
+) -> ReconstructionRecord:
+    """Return the record of one attack.
+
+    Args:
+        reconstruction: what the attack returned, T targets.
+        truths: T truths in the same order.
+        shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
+        seed: seed of baselines and decoys.
+        about: how the reconstruction was made.
+        judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
+
+    Raises:
+        UserError: when numbers of targets or image shapes do not match.
+    """
+    reconstruction = reconstruction.to_cpu()
+    truths = tuple(truth.to_cpu() for truth in truths)
+    _check("reconstruction", reconstruction, truths)
+    targets = reconstruction.targets
+    means = Means(tuple(about.unit_of(target.client) for target in targets))
+    clean, diverged = settle(reconstruction.images)
+    attack = measure(own_guesses(clean, truths), truths)
+    numbers = [len(shots) for shots in attack.guesses]
+    floors = {
+        name: measure([guess(name, *item, seed) for item in zip(truths, targets, numbers, strict=True)], truths)
+        for name in guessers(truths)
+    }
+    best_blind = best_floor(floors)
+    if shuffled is not None:
+        shuffled = shuffled.to_cpu()
+        _check("shuffled", shuffled, truths)
+        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images)[0], truths), truths)
+    best = best_floor(floors)
+    advantage = attack.psnr - floors[best].psnr
+    details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
+    vectors = score_vectors(reconstruction, shuffled, truths, means)
+    reidentified = identification(targets, truths, attack, floors, means)
+    strata = [stratum(truth.n_c) for truth in truths]
+    comparisons = image_comparisons(attack, floors, strata, means)
+    comparisons += means.keep(reidentified.rows).compare(
+        reidentified.gains,
+        "identified",
+        IDENTIFIED,
+        [strata[row] for row in reidentified.rows],
+        reidentified.by_design,
+    )
+    # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
+    current = _image_metrics(attack, truths, means) | vectors.metrics | {"lpips": _lpips(attack, truths, means)}
+    current |= {"identification_top1": reidentified.record}
+    current |= _label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given")
+    details[best]["lpips"] = _lpips(floors[best], truths, means)
+    if judge is not None:
+        guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
+        current["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
+        comparisons += means.compare(gains, "classes", IDENTIFIED, strata)
+    measured = {name: ImageMeasures(**detail) for name, detail in details.items()}
+    several = any(truth.n_c > 1 for truth in truths)
+    return ReconstructionRecord(
+        **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
+        n_targets=len(targets),
+        n_clients=len(set(means.units)),
+        n_guesses=max(numbers),
+        n_diverged=sum(diverged),
+        headline="expected PSNR over the images that went into the target, by their weights"
+        if several
+        else "PSNR of the image itself",
+        metrics=Metrics(**current),
+        floors=_floors(measured, vectors.floors),
+        floor_details=measured,
+        advantage_db=Advantage(
+            **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
+        ),
+        comparisons=comparisons + vectors.comparisons,
+        targets=_targets(reconstruction, truths, attack, floors[best], diverged),
+        strata=_strata(truths, attack, floors[best], means),
+        control=control_part(floors, best_blind, means),
+        cost=reconstruction.cost,
+        caveat=about.caveat,
+        versions=versions(),
+    )
+
+
+def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:
+    images, n_targets = reconstruction.images, len(reconstruction.targets)
+    if n_targets == 0:
+        raise UserError(f"{name}: holds no targets; expected at least one")
+    if len(truths) != n_targets or len(images) != n_targets:
+        raise UserError(f"{name}: {n_targets} targets, {len(images)} rows of images, but {len(truths)} truths")
+    for position, truth in enumerate(truths):
+        if images.dim() != 5 or tuple(images.shape[2:]) != truth.image_shape:
+            raise UserError(
+                f"{name}: images {tuple(images.shape)} do not fit target {position}, expected (T, M, c, h, w) with "
+                f"{truth.image_shape}"
+            )
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def _label_metrics(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
+) -> dict[str, Any]:
+    labels = reconstruction.labels
+    if given or not all(labels.shape[1] == truth.n_c for truth in truths) or bool((labels < 0).any()):
+        return {}
+    overlap = [
+        sum((Counter(guessed) & Counter(truth.labels.tolist())).values()) / truth.n_c
+        for guessed, truth in zip(labels.tolist(), truths, strict=True)
+    ]
+    return {"label_accuracy": means.finite(overlap, "share")}
+
+
+def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> dict[str, Any]:
+    error = means.finite(panel.mse)
+    # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
+    interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
+    of_mean = Summary(mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n)
+    small = ssim_unavailable(truths[0].image_shape)
+    return {
+        "psnr_db": means.finite(panel.psnr),
+        "psnr_of_mean_mse_db": of_mean,
+        "mse_255": means.finite(panel.mse * 255**2),
+        "ssim": Summary.nothing(str(small)) if panel.ssim is None else means.summary(panel.ssim),
+    }
+
+
+def _db(error: float) -> float:
+    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
+
+
+def _floors(
+    images: Mapping[str, ImageMeasures], vectors: Mapping[str, VectorMeans]
+) -> dict[str, FloorMeans | VectorMeans]:
+    fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
+    floor_means: dict[str, FloorMeans | VectorMeans] = dict(vectors)
+    for name, detail in images.items():
+        means = {field: getattr(getattr(detail, field), "mean", None) for field in fields}
+        floor_means[name] = FloorMeans.model_validate(means | dict(vectors.get(name, ())))
+    return floor_means
+
+
+def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
+    reason = lpips_unavailable()
+    if reason is not None:
+        return Perceptual.nothing(reason)
+    values = over_pairs(lpips, panel.guesses, panel.scores, truths)
+    return Perceptual(**dict(means.summary(values)), backbone=lpips_backbone())
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that score."""
+    results = {"python": platform.python_version()}
+    for package in ("fedpriv", "torch", "torchmetrics", "numpy", "scipy"):
+        try:
+            results[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            results[package] = "unknown"
+    return results
+
+
+# ---------------------------------------------------------------- comparisons, targets, strata, control
+
+
+def image_comparisons(
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
+) -> tuple[Comparison, ...]:
+    """Compare images with floors: their PSNR, and how many lie 3 dB beyond the strongest floor.
+
+    On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
+    that does so most often.
+    """
+    best, psnr = best_floor(floors), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
+    current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
+    gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
+    beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
+    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
+
+
+def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
+    """Return the baseline: the guess with the highest mean PSNR, a blind one or the control."""
+    names = [name for name in floors if name != NEAREST]
+    return max(names, key=lambda name: float(floors[name].psnr.mean()))
+
+
+def _targets(
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    attack: ScoredGuesses,
+    floor: ScoredGuesses,
+    diverged: Sequence[bool],
+) -> tuple[Target, ...]:
+    chosen = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
+    rows = []
+    for row, target in enumerate(reconstruction.targets):
+        fit = None
+        if reconstruction.fits is not None:
+            own, shuffled, auxiliary = map(_finite, reconstruction.fits[row].tolist())
+            fit = Fit(own=own, shuffled=shuffled, auxiliary=auxiliary)
+        rows.append(
+            Target(
+                round=target.round,
+                client=target.client,
+                index=target.index,
+                label=target.label,
+                n_c=truths[row].n_c,
+                stratum=stratum(truths[row].n_c),
+                psnr_db=float(attack.psnr[row]),
+                floor_psnr_db=float(floor.psnr[row]),
+                advantage_db=float(attack.psnr[row] - floor.psnr[row]),
+                objective=_finite(chosen[row]),
+                converged=bool(reconstruction.converged[row]),
+                fit=fit,
+                specific=None if fit is None else fit.specific,
+                diverged=bool(diverged[row]),
+            )
+        )
+    return tuple(rows)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _strata(truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses, means: Means) -> dict[str, Stratum]:
+    results, gain = {}, attack.psnr - floor.psnr
+    for name in STRATA:
+        rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
+        if rows:
+            above = StratumAdvantage(**dict(means.of(gain, rows)), share_3db=float((gain[rows] >= BEYOND).mean()))
+            results[name] = Stratum(
+                n=len(rows),
+                share=len(rows) / len(truths),
+                psnr_db=means.of(attack.psnr, rows),
+                floor_psnr_db=float(floor.psnr[rows].mean()),
+                advantage_db=above,
+            )
+    return results
+
+
+def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
+    """Return ``control``: whether the attack on other clients' uploads stays at the baseline."""
+    name = "Shuffled uploads (negative control)"
+    if SHUFFLED not in floors:
+        return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=f"{name}: not run.")
+    values = floors[SHUFFLED].psnr
+    everything, gain = range(len(values)), values - floors[best_blind].psnr
+    difference, mean = means.of(gain, everything), float(gain.mean())
+    passes = None if difference.ci95 is None else difference.ci95[0] <= 0
+    side, label = "above" if mean >= 0 else "below", LABELS.get(best_blind, best_blind)
+    text = f"{name}{', one client' if passes is None else ''}: the attack scores {abs(mean):.1f} dB {side} the baseline"
+    text += (
+        f" ({label})"
+        + {
+            None: ".",
+            True: ": no leak, as it should be.",
+            False: ": part of what it reaches comes from what uploads share or from its own prior, not from the target.",
+        }[passes]
+    )
+    shuffled = means.of(values, everything)
+    return ControlResult(shuffled=shuffled, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -1,0 +1,252 @@
+"""Charts as SVG text in one style. The same numbers give the same text; no state of matplotlib is left changed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedpriv.reports.frontier import Effect, Frontier, Point, Spread
+from fedpriv.reports.labels import differing
+from fedpriv.util.escape import any_letters, picture_text
+
+COLOURS = ("#2f5d8a", "#b3261e", "#0b6e4f", "#a86a00", "#7b4fa3", "#2b9bb8", "#c2558f", "#5b6572")
+INK, SOFT = "#1c2430", "#5b6572"
+_FEW = 25  # so many points get marks
+_LETTERS = 54  # that fit a line of the legend
+
+
+@contextlib.contextmanager
+def drawing(width: float, height: float) -> Iterator[Any]:
+    """Draw on a new figure of so many inches, in the project's style."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the user's own settings: a page depends on the records alone
+        matplotlib.rcParams.update(
+            {
+                "svg.hashsalt": "fedpriv",
+                "svg.fonttype": "path",
+                "font.size": 9.5,
+                "text.color": INK,
+                "axes.labelcolor": SOFT,
+                "axes.edgecolor": "#b9c1cb",
+                "xtick.color": SOFT,
+                "ytick.color": SOFT,
+            }
+        )
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def open_axes(axes: Any) -> Any:
+    """Give axes a soft grid, leave their frame open, and return them."""
+    axes.grid(color="#e4e8ed", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return axes
+
+
+def svg_text(figure: Any) -> str:
+    """Return a figure as SVG; the same figure gives the same text."""
+    buffer = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}  # a date would make every file different
+    with any_letters():
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    return buffer.getvalue()
+
+
+def image_source(svg: str) -> str:
+    """Return an SVG picture as the source of an image in a page."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a chart of accuracy: ``(n,)`` values ``y`` in [0, 1] over ``x``, round numbers or scalars.
+
+    ``spread`` is half the height of a band around it, ``dashed`` a second line, each ``(n,)`` or None.
+    """
+
+    label: str
+    x: np.ndarray
+    y: np.ndarray
+    spread: np.ndarray | None = None
+    dashed: np.ndarray | None = None
+
+
+def logarithmic(xs: Sequence[np.ndarray]) -> bool:
+    """True where the largest totals differ by more than a factor of ten."""
+    ends = [float(x[-1]) for x in xs if x[-1] > 0]
+    return len(ends) > 1 and max(ends) > 10 * min(ends)
+
+
+def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
+    """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much.
+
+    A logarithmic axis has no zero, so points without traffic are left out of it.
+    """
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+    shown = [picture_text(line.label) for line in lines]
+    across = max(1, min(2, _LETTERS // max(map(len, shown), default=1)))
+    with drawing(4.6, 3.2 + 0.2 * max(0, math.ceil(len(lines) / across) - 1)) as figure:
+        axes = open_axes(figure.add_subplot())
+        if label == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        elif logarithmic([line.x for line in lines]):
+            axes.set_xscale("log")
+            lines = [replace(line, x=line.x[line.x > 0], y=line.y[line.x > 0]) for line in lines]
+        else:
+            axes.xaxis.set_major_formatter(EngFormatter())
+        for number, (line, name) in enumerate(zip(lines, shown, strict=True)):
+            again, colour = number // len(COLOURS), COLOURS[number % len(COLOURS)]
+            if line.spread is not None:
+                ends = [np.clip(line.y + sign * line.spread, 0, 1) for sign in (-1, 1)]
+                axes.fill_between(line.x, *ends, color=colour, alpha=max(0.05, 0.3 / (1 + len(lines))), linewidth=0)
+            if line.dashed is not None:
+                axes.plot(line.x, line.dashed, color=colour, linestyle=(0, (3, 2)), linewidth=1)
+            marker = "os^DvP"[again % 6] if again or len(line.x) <= _FEW else None  # colours repeat: marks tell
+            every = max(1, len(line.x) // _FEW)
+            axes.plot(
+                line.x, line.y, color=colour, linewidth=1.7, marker=marker, markersize=3.5, markevery=every, label=name
+            )
+        axes.set_xlabel(label)
+        axes.set_title(picture_text(title), fontsize=10, loc="left", color=INK)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        handles, labels = axes.get_legend_handles_labels()
+        where = "outside lower center"
+        figure.legend(handles, labels, loc=where, ncols=across, frameon=False, fontsize=8.5)
+        return svg_text(figure)
+
+
+# ---------------------------------------------------------------- frontiers
+
+
+WITHOUT_LOCAL = "no run without exchange: give the report one of fedpriv train --method local"
+"""The line on a chart that has no accuracy of local training."""
+
+_PANELS = {
+    "images": ("Images", "PSNR above the baseline, dB"),
+    "representations": ("Recovered vectors", "error below the baseline's, of the vector's length"),
+    "membership": ("Membership", "AUC above the baseline"),
+    "property": ("Property", "AUC above the baseline"),
+}
+"""Title and axis of the panel of each sort of leakage."""
+
+_BEST, _OTHER, _UNKNOWN = "#2f5d8a", "#ffffff", "#d9dee5"
+_ACROSS = 2  # panels, and uploads of the legend, a row
+
+
+def frontier_svg(frontiers: Sequence[Frontier]) -> str:
+    """Draw frontiers below one another; points carry their number in the table."""
+    from matplotlib.lines import Line2D
+
+    drawn = [_drawn(frontier) for frontier in frontiers]
+    rows = [math.ceil((len(names) + 1) / _ACROSS) for names in drawn]
+    heights = [
+        2.7 * count + 0.17 * math.ceil(len(frontier.points) / _ACROSS) + 0.55
+        for count, frontier in zip(rows, frontiers, strict=True)
+    ]
+    with drawing(8.0, sum(heights)) as figure:
+        parts = figure.subfigures(len(frontiers), 1, height_ratios=heights, squeeze=False).ravel()
+        for frontier, names, title, part, count in zip(frontiers, drawn, _titles(frontiers), parts, rows, strict=True):
+            part.suptitle(picture_text(title), fontsize=9, color=SOFT)
+            axes = part.subplots(count, _ACROSS, squeeze=False, sharey=True).ravel()
+            for name, axis in zip([*names, ""], axes, strict=False):
+                _panel(frontier, name, axis)
+            for axis in axes[len(names) + 1 :]:
+                axis.remove()
+            texts = [
+                f"{number}  {point.label}" + (" ‡" if point.unadapted else "")
+                for number, point in enumerate(frontier.points, start=1)
+            ]
+            local = "long dashes: local" if frontier.locals else WITHOUT_LOCAL
+            texts += ["blue: not dominated; grey: inconclusive", f"tick: after the broadcast; {local}"]
+            part.legend(
+                [Line2D([], [], linewidth=0) for _ in texts],
+                [picture_text(text) for text in texts],
+                loc="outside lower center",
+                ncols=_ACROSS,
+                frameon=False,
+                fontsize=8,
+                handlelength=0,
+            )
+        return svg_text(figure)
+
+
+def effect_words(name: str, effect: Effect) -> str:
+    """Return an attack's value by the measure of a panel above the baseline, with its unit."""
+    if effect.value is None:
+        return effect.attack
+    if name == "images":
+        return f"{effect.value:+.1f} dB"
+    return f"{100 * effect.value:+.0f} %" if name == "representations" else f"{effect.value:+.2f}"
+
+
+def _drawn(frontier: Frontier) -> list[str]:
+    return [
+        name
+        for name in frontier.measured
+        if any(point.effects[name].value is not None for point in frontier.points if name in point.effects)
+    ]
+
+
+def _titles(frontiers: Sequence[Frontier]) -> list[str]:
+    titles = []
+    for frontier, card in zip(frontiers, differing([item.card for item in frontiers]), strict=True):
+        task = frontier.task
+        parts = (task["dataset"], f"{task['clients']} clients", task.get("local work"))
+        titles.append("; ".join(filter(None, (", ".join(filter(None, parts)), card))))
+    return titles
+
+
+def _panel(frontier: Frontier, name: str, axes: Any) -> None:
+    """Draw one sort of leakage, or, without a name, communication."""
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    open_axes(axes)
+    title, label = _PANELS[name] if name else ("Communication", "scalars up (of 32 bits), per client and round")
+    for number, (point, best) in enumerate(zip(frontier.points, frontier.best, strict=True), start=1):
+        across: Effect | Spread | None = point.effects.get(name) if name else point.scalars
+        if across is not None:
+            _mark(axes, number, point, across, best=best)
+    for value in frontier.locals:
+        axes.axhline(value, color=INK, linewidth=1, linestyle=(0, (7, 4)), alpha=0.7)
+    axes.set_title(f"{title} (upwards: accuracy)", fontsize=9.5, loc="left", color=INK)
+    axes.set_xlabel(label)
+    axes.margins(0.12)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if name:
+        axes.axvline(0, color=SOFT, linewidth=1, linestyle=(0, (3, 3)))
+        axes.axvspan(min(axes.get_xlim()[0], 0), 0, color="#f5f7f9", zorder=0)
+    else:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(EngFormatter())
+
+
+def _mark(axes: Any, number: int, point: Point, across: Effect | Spread, *, best: bool) -> None:
+    """Draw a point with its bars, its number, and a tick at the accuracy after the broadcast."""
+    x, y = (across.value if isinstance(across, Effect) else across.mean), point.trained.mean
+    where, bar = axes.transData, {"color": SOFT, "linewidth": 1.2, "alpha": 0.6}
+    if x is None:  # said outright: at the right edge
+        x, where = 0.97, axes.get_yaxis_transform()
+    elif across.low is not None and across.high is not None:
+        axes.plot([across.low, across.high], [y, y], **bar)
+    known = point.kind != "untested" and (not isinstance(across, Effect) or across.known)
+    face = _UNKNOWN if not known else _BEST if best else _OTHER
+    if point.trained.sd is not None:
+        axes.plot([x, x], point.trained.ends, transform=where, **bar)
+    if point.received is not None:
+        axes.plot([x, x], [y, point.received.mean], color=SOFT, linewidth=1, transform=where)
+        axes.plot([x], [point.received.mean], marker="_", color=SOFT, markersize=8, transform=where)
+    axes.plot([x], [y], "o", markersize=11, color=face, markeredgecolor=SOFT, zorder=3 + best, transform=where)
+    ink = "#ffffff" if face == _BEST else INK
+    axes.annotate(str(number), (x, y), xycoords=where, ha="center", va="center", fontsize=7, color=ink, zorder=5 + best)

@@ -1,0 +1,278 @@
+"""Pictures of targets chosen by fixed quantiles of the score: truth, reconstruction, baseline, shuffled uploads.
+
+One PNG file for the attack's folder, and a table of small PNG files in a page, sized to its room; never the best targets.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedpriv.eval.floors import FLOORS, LABELS, blind_floors, guess
+from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, psnr_of_mse, score_guesses, settle, squared_errors
+from fedpriv.eval.records import ReconstructionRecord
+from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
+from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.reports.labels import card_words
+from fedpriv.sources.truth import Truth
+from fedpriv.util.errors import UserError
+from fedpriv.util.escape import any_letters, one_line, picture_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW = 10  # with so many targets or fewer all are shown
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
+PAGE_BYTES = 3_400_000
+"""Room for all pictures of a page, as base64."""
+
+_PER_BAND = 10
+_TITLE, _SUBTITLE = 56, 90  # letters of a line, wide ones
+_INK, _SOFT, _GOOD = "#1c2430", "#6a7482", "#0b6e4f"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the picture: its quantile, whose target it is, and per row the image ``(c, h, w)`` with its caption.
+
+    ``above_floor``: the reconstruction scores higher than the baseline's image beside it.
+    """
+
+    heading: str
+    note: str
+    cells: tuple[tuple[Tensor, str], ...]
+    above_floor: bool = False
+
+
+def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
+    """Return the positions whose values are the given quantiles (nearest rank, ties by position).
+
+    >>> at_quantiles([3.0, 1.0, 2.0], (0.0, 0.5, 1.0))
+    [1, 2, 0]
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    return [int(order[round(q * (len(order) - 1))]) for q in quantiles]
+
+
+def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
+    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says.
+
+    Raises:
+        UserError: for an attack that was not scored, one without its truths, or one of which there are to be no pictures.
+    """
+    rule = attack.about.redacted
+    if rule == OMIT:
+        raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
+    images, targets = settle(attack.reconstruction.to_cpu().images)[0], attack.reconstruction.targets
+    record, truths = scored(attack), attack.truths
+    if truths is None:
+        if rule != BLUR:
+            raise UserError(f"{attack.directory}: no picture without the private truth")
+        values, single = record.metrics.psnr_db.per_target, images.shape[1] == 1
+        return ["reconstruction"], [
+            Column(heading, _note(record, row), ((blurred(images[row, 0]), f"{values[row]:.1f} dB" if single else ""),))
+            for row, heading in _picked(values)
+        ]
+    current = own_guesses(images, truths)
+    several = max(len(shots) for shots in current) > 1
+    score = [score_guesses(shots, truth) for shots, truth in zip(current, truths, strict=True)]
+    # With several guesses a column is a pair of one private image and the guess assigned to it.
+    units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
+    values = tuple(_pair_score(current[row], truths[row], score[row], member, several) for row, member in units)
+    floors, best = record.image_floors, record.advantage_db.best_floor
+    blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db)
+    mixed = not several and any(truth.n_c > 1 for truth in truths)
+    names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
+    true = len(names)
+    names += ["reconstruction", "baseline:\n" + textwrap.fill(LABELS[blind], 18)]
+    rivals = [current]
+    if attack.shuffled is not None:
+        names.append("shuffled uploads\n(negative control)")
+        rivals.append(own_guesses(settle(attack.shuffled.to_cpu().images)[0], truths))
+    columns = []
+    for position, heading in _picked(values):
+        row, member = units[position]
+        truth = truths[row]
+        cells = [(truth.members[member], "")]
+        if mixed:
+            errors = squared_errors(current[row], truth.members)
+            count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
+            nearest = truth.members[int(errors.min(dim=0).values.argmin())]
+            cells = [(truth.mean_image().float(), count), (nearest, f"best {float(psnr_of_mse(errors.min())):.1f} dB")]
+        shown = [guesses[row] for guesses in rivals]
+        shown.insert(1, guess(blind, truth, targets[row], len(current[row]), record.seed))
+        reached = []
+        for shots in shown:
+            item = score_guesses(shots, truth)
+            reached.append(_pair_score(shots, truth, item, member, several))
+            cells.append((shots[item.assigned[member]], f"{reached[-1]:.1f} dB"))
+        if rule != NONE:
+            cells = [(blurred(image), caption) for image, caption in cells[true:]]
+        columns.append(Column(heading, _note(record, row), tuple(cells), reached[0] > reached[1]))
+    return (names if rule == NONE else names[true:]), columns
+
+
+def _picked(values: Sequence[float]) -> list[tuple[int, str]]:
+    if len(values) <= FEW:
+        return [(position, "") for position in range(len(values))]
+    return list(zip(at_quantiles(values, QUANTILES), [f"{100 * q:.0f} % quantile" for q in QUANTILES], strict=True))
+
+
+def _note(record: ReconstructionRecord, row: int) -> str:
+    target = record.targets[row]
+    return f"client {target.client} · round {target.round}" + ("" if target.label < 0 else f" · class {target.label}")
+
+
+def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:
+    if not several:
+        return score.psnr
+    return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
+
+
+# ---------------------------------------------------------------- one picture
+
+
+def grid_png(attack: AttackRecord) -> bytes:
+    """Return the picture as PNG bytes; errors as :func:`grid_columns`."""
+    figure = grid_figure(attack)
+    buffer = io.BytesIO()
+    with any_letters():
+        figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def grid_figure(attack: AttackRecord) -> Figure:
+    """Return the picture as a figure of matplotlib; errors as :func:`grid_columns`."""
+    names, columns = grid_columns(attack)
+    record = scored(attack)
+    gain = record.advantage_db
+    spread = "" if gain.ci95 is None else f" (95 % interval {gain.ci95[0]:.1f} to {gain.ci95[1]:.1f})"
+    which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
+    subtitle = [
+        f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the baseline {gain.mean:+.1f} dB{spread}, "
+        f"{record.n_targets} targets of {record.n_clients} {record.units}, {which}",
+        " · ".join(
+            f"{key.replace('_', ' ')}: {v.replace('_', ' ')}" for key, v in card_words(record.knowledge).items()
+        ),
+    ]
+    if attack.about.redacted != NONE:
+        subtitle.append(f"Redacted: {RULES[attack.about.redacted]}.")
+    title = one_line(f"{record.title} on {record.target} uploads of {record.method}, {record.dataset}")
+    return draw_columns(names, columns, title, "\n".join(map(one_line, subtitle)))
+
+
+def draw_columns(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> Figure:
+    """Return the picture of columns under a title and a subtitle, which are broken into lines that fit."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    bands = [columns[start : start + _PER_BAND] for start in range(0, len(columns), _PER_BAND)]
+    cell, caption, head, gap, left = 1.15, 0.24, 0.42, 0.14, 1.35  # inches
+    band_height = head + len(names) * (cell + caption)
+    width = max(left + max(len(band) for band in bands) * (cell + gap) + 0.15, 8.6)
+    lines = textwrap.wrap(title, _TITLE)[:8]
+    under = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, _SUBTITLE)]
+    second = 0.14 + len(lines) * 11.5 * 1.2 / 72
+    top = second + len(under) * 7.5 * 1.5 / 72 + 0.1
+    height = top + len(bands) * (band_height + 0.1)
+    figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+
+    def words(x: float, y: float, text: str, size: float, **how: Any) -> None:
+        shown = "\n".join(map(picture_text, text.split("\n")))
+        figure.text(x / width, 1 - y / height, shown, fontsize=size, **{"color": _INK, "va": "top", **how})
+
+    words(0.15, 0.12, "\n".join(lines), 11.5, weight="bold")
+    words(0.15, second, "\n".join(under), 7.5, color=_SOFT, linespacing=1.5)
+    for number, band in enumerate(bands):
+        start = top + number * (band_height + 0.1)
+        for row, name in enumerate(names):
+            middle = start + head + row * (cell + caption) + cell / 2
+            words(left - 0.12, middle, name, 7.5, ha="right", va="center")
+        for position, column in enumerate(band):
+            x = left + position * (cell + gap)
+            words(x + cell / 2, start + 0.02, column.heading, 7.5, ha="center", weight="bold")
+            words(x + cell / 2, start + 0.2, column.note, 6.0, ha="center", color=_SOFT)
+            for row, (image, text) in enumerate(column.cells):
+                y = start + head + row * (cell + caption)
+                axes = figure.add_axes((x / width, 1 - (y + cell) / height, cell / width, cell / height))
+                axes.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set(edgecolor="#c3cad3", linewidth=0.6)
+                colour, weight = _SOFT, "normal"
+                if names[row] == "reconstruction":
+                    colour, weight = (_GOOD if column.above_floor else _INK), "bold"
+                words(x + cell / 2, y + cell + 0.04, text, 7, ha="center", color=colour, weight=weight)
+    return figure
+
+
+def _pixels(image: Tensor) -> np.ndarray:
+    pixels = image.detach().clamp(0, 1)
+    return np.asarray(pixels[0] if pixels.shape[0] == 1 else torch.movedim(pixels, 0, 2))
+
+
+# ---------------------------------------------------------------- a table of pictures in a page
+
+
+class Cell(NamedTuple):
+    """One picture: its data URI, the text under it, and what it shows in words."""
+
+    source: str
+    caption: str
+    alt: str
+
+
+class PictureTable(NamedTuple):
+    """Rows of pictures, each with what it shows; headings (which quantile, whose target); and what was done to them."""
+
+    headings: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    remark: str
+
+
+def room_for(count: int) -> int:
+    """Return the bytes that the pictures of each of ``count`` attacks may take."""
+    return PAGE_BYTES // max(count, 1)
+
+
+def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
+    """Return the pictures of a scored attack, shrunk into ``room`` bytes; None where there are to be none."""
+    rule = attack.about.redacted
+    if rule == OMIT or (attack.truths is None and rule == NONE):
+        return None
+    names, columns = grid_columns(attack)
+    shrink, uris = 1, [[_data_uri(image, 1) for image, _ in column.cells] for column in columns]
+    while shrink < 8 and sum(len(uri) for column in uris for uri in column) > room:
+        shrink *= 2
+        uris = [[_data_uri(image, shrink) for image, _ in column.cells] for column in columns]
+    rows = []
+    for row, name in enumerate(" ".join(name.split("\n")) for name in names):
+        cells = []
+        for column, current in zip(columns, uris, strict=True):
+            caption = column.cells[row][1]
+            alt = ", ".join(part for part in (name, column.heading, column.note, caption) if part)
+            cells.append(Cell(current[row], caption, alt))
+        rows.append((name, tuple(cells)))
+    headings = tuple((c.heading or f"target {index}", c.note) for index, c in enumerate(columns, start=1))
+    remarks = [] if rule == NONE else [f"Redacted: {RULES[rule]}."]
+    if shrink > 1:
+        remarks.append(f"To keep the page small, pictures have 1/{shrink} of their side; scores are of the originals.")
+    return PictureTable(headings, tuple(rows), " ".join(remarks))
+
+
+def _data_uri(image: Tensor, shrink: int) -> str:
+    picture = Image.fromarray(np.round(255 * _pixels(image)).astype(np.uint8))
+    if shrink > 1:
+        picture = picture.resize([max(1, side // shrink) for side in picture.size], Image.Resampling.BOX)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

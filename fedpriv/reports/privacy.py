@@ -1,0 +1,195 @@
+"""Differential privacy and defenses on a page: accounted guarantees, audited claims, and what is adapted to a defense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
+from fedpriv.eval.records import AuditWord, PrivacyAuditRecord
+from fedpriv.eval.storage import AttackRecord
+from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
+from fedpriv.federation.summary import DefenseFacts
+from fedpriv.reports.labels import defense_label, method_label
+
+TITLE: Final = "Privacy claims"
+
+_NAMES = {
+    "unit": "unit",
+    "neighbours": "neighbours",
+    "given": "given",
+    "sampling": "sampling",
+    "sample_rate": "sampling rate at most",
+    "noise_multiplier": "noise multiplier",
+    "clip": "clipping bound",
+    "bound": "clipping bound",
+    "norm": "norm",
+    "sensitivity": "sensitivity",
+    "model_changes": "models were changed",
+    "not_protected": "not protected",
+    "accountant": "accountant",
+}
+"""Fields of an account in the order in which they are shown; others come behind under their own names, so none is lost."""
+
+_FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A guarantee accounted over a whole run, in words, and (name, value) of everything it rests on."""
+
+    words: str
+    conditions: tuple[tuple[str, str], ...]
+
+
+def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
+    """Return a guarantee of the upload ``name`` in words, from an entry of ``privacy`` of a run's ``summary.json``."""
+    spent, of_weights = record.get("epsilon"), record.get("epsilon_of_weights")
+    text = "no guarantee" if of_weights is None else f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
+    text = text if spent is None else f"epsilon {spent:.4g}"
+    delta = f", delta {record['delta']:g}" if record.get("delta") else ""
+    keys = [*_NAMES, *(key for key in record if key not in _NAMES and key not in _FIGURE)]
+    return Guarantee(
+        f"{name}, {record['defense']}: {text}{delta} over {record.get('releases', '?')} releases",
+        tuple(
+            (_NAMES.get(key, key.replace("_", " ")), _written(record[key]))
+            for key in keys
+            if record.get(key) not in (None, "", [])
+        ),
+    )
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(_written(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# ---------------------------------------------------------------- audited claims
+
+
+_BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
+    "contradicted": ("claim contradicted", "leaks"),
+    "not contradicted": ("not contradicted", "none"),
+    "untested": ("inconclusive", "untested"),
+    "no claim": ("no claim", "none"),
+}
+"""Verdict -> its badge, and the kind of finding that the badge looks like. The most severe first."""
+
+
+class AuditedClaim(NamedTuple):
+    """An audited claim: its uploads and their defense, the verdict, and a row of the table by column."""
+
+    name: str
+    badge: str
+    kind: str
+    sentence: str
+    notices: tuple[str, ...]
+    row: Mapping[str, str]
+    command: str
+    seed: int
+
+
+def audited_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[AuditedClaim, ...]:
+    """Return audited claims, the contradicted ones first."""
+    severity = list(_BADGES)
+    return tuple(_audited(record) for record in sorted(records, key=lambda item: severity.index(item.verdict)))
+
+
+def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
+    claim, (badge, kind) = record.claim, _BADGES[record.verdict]
+    if record.verdict != "contradicted" and claim is not None and not follows(claim):
+        badge, kind = f"does not follow, {badge}", "untested"
+    implied = None if claim is None else claim.implied
+    row = {
+        "defense": record.defense,
+        "method": record.method,
+        "data set": record.dataset,
+        "claimed by": record.claimant,
+        "epsilon claimed": "–" if claim is None else figure(claim.epsilon),
+        "clip and noise imply": "–" if implied is None else figure(implied),
+        f"at least ({100 * record.confidence:g} %)": each_bound(record.bounds),
+        "delta": f"{record.delta:g}",
+        "of": "–" if claim is None else f"{claim.releases} release{'' if claim.releases == 1 else 's'}, {claim.unit}",
+        "neighbours": "–" if claim is None else claim.neighbours,
+        "canaries": f"{record.canaries:,}, {record.included:,} of them in: {WAYS[record.way]}",
+        "with a tenth of the noise": figure(record.control),
+    }
+    name = f"{record.defense} on {record.method}, {record.dataset}"
+    return AuditedClaim(name, badge, kind, record.sentence, record.notices, row, record.command, record.seed)
+
+
+def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:
+    """True if an audit contradicts what a defense with these options claims on a method's uploads."""
+    return any(
+        record.verdict == "contradicted"
+        and (record.claimant, record.method) == (defense.name, method)
+        and defense.label in record.defense.split(" + ")
+        for record in records
+    )
+
+
+# ---------------------------------------------------------------- defenses
+
+
+class DefenseRow(NamedTuple):
+    """One defense, with its options, on one kind of upload.
+
+    ``methods`` are those whose uploads it guards; ``source``, ``guarantee`` and ``answer`` are as the defense states them;
+    ``evaluated`` says whether an attack adapted to it was run on these uploads.
+    """
+
+    name: str
+    target: str
+    methods: tuple[str, ...]
+    source: str
+    guarantee: str
+    answer: str
+    evaluated: str
+
+
+def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
+    """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it.
+
+    A guarantee that an audit contradicts is called so.
+    """
+    guarded: dict[tuple[str, str], list[tuple[DefenseFacts, AttackRecord]]] = {}
+    for attack in attacks:
+        chosen = attack.about.defenses
+        for item in chosen:
+            # The label of a study is that of the whole chain.
+            name = defense_label(attack.about) if len(chosen) == 1 else item.label
+            guarded.setdefault((name, attack.about.target), []).append((item, attack))
+    return tuple(_row(name, target, current, audits) for (name, target), current in guarded.items())
+
+
+def _row(
+    name: str,
+    target: str,
+    group: Sequence[tuple[DefenseFacts, AttackRecord]],
+    audits: Sequence[PrivacyAuditRecord],
+) -> DefenseRow:
+    stated = group[0][0]
+    ways = answers_for(stated.answers, target, stated.options)
+    tried: dict[str, dict[str, None]] = {}
+    for _, attack in group:
+        names = tried.setdefault(method_label(attack.about), {})
+        if any(way.met_by(attack.about.attack, attack.about.options) for way in ways):
+            names[attack.about.attack] = None
+    text = stated.guarantee
+    if any(_contradicted(audits, item, attack.about.method) for item, attack in group):
+        text = f"the epsilon it claims is contradicted, see {TITLE}: {text}"
+    if not ways:
+        evaluated = f"{NOT_EVALUATED}: no attack of this package is adapted to it on {target} uploads"
+    elif not any(tried.values()):
+        wanted = "; ".join(way.words for way in ways)
+        evaluated = f"{NOT_EVALUATED} here: {wanted} was not run on these uploads"
+    else:
+        lines = [f"{', '.join(run) or 'none'} on {method}" for method, run in tried.items()]
+        if len({tuple(run) for run in tried.values()}) == 1:
+            lines = [", ".join(next(iter(tried.values())))]
+        as_they_are = "" if any(way.attacks for way in ways) else " as it is"
+        evaluated = f"run here{as_they_are}: {'; '.join(lines)}"
+    answer = answer_sentence(stated.answers, stated.unanswered)
+    return DefenseRow(name, target, tuple(tried), stated.source, text, answer, evaluated)

@@ -1,0 +1,191 @@
+"""One page over one or more runs, as HTML, Markdown, CSV and pictures. A function of the saved records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedpriv.reports.charts import Line, accuracy_chart, image_source
+from fedpriv.reports.page import LeftOut, environment, percent, quantity, table_text
+from fedpriv.reports.run_records import (
+    COUNTS,
+    MOMENTS,
+    TEST_IMAGES,
+    UNITS,
+    Cost,
+    RunRecord,
+    load_runs,
+    settings,
+)
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.files import write_text
+
+PAGE = "runs.html"
+TARGET_ACCURACY = 0.7
+
+
+class Picture(NamedTuple):
+    """A picture of the page: its file beside the page, its text, what it shows in words, and how to read it."""
+
+    file: str
+    svg: str
+    alt: str
+    caption: str
+
+    @property
+    def source(self) -> str:
+        """The picture as a data URI, so that the page needs no other file."""
+        return image_source(self.svg)
+
+
+class Row(NamedTuple):
+    """One line of the tables: a run by one way to predict (``""``: the method's own), and by moment its cost or None."""
+
+    name: str
+    run: RunRecord
+    predictor: str
+    costs: Mapping[str, Cost | None]
+
+
+def write_runs_report(
+    directories: Sequence[Path],
+    out: Path,
+    *,
+    target_accuracy: float = TARGET_ACCURACY,
+    attacks: str | None = None,
+    left_out: Sequence[LeftOut] = (),
+) -> None:
+    """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
+
+    Raises:
+        UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
+    """
+    if not directories:
+        raise UserError("report: no run directories; give at least one")
+    check_target(target_accuracy)
+    runs = load_runs(directories)
+    rows = [
+        Row(
+            f"{run.label}, {predictor}" if predictor else run.label,
+            run,
+            predictor,
+            {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS},
+        )
+        for run in runs
+        for predictor in run.predictors
+    ]
+    each = [settings(run.config, run.summary.images) for run in runs]
+    names = list(dict.fromkeys(name for item in each for name in item))
+    shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
+    by_round, by_scalars = _by_round(runs), _by_scalars(runs)
+    values: dict[str, Any] = {
+        "rows": rows,
+        "sections": [
+            (f"run-{number}", run, {name: own[name] for name in names if name in own and name not in shared})
+            for number, (run, own) in enumerate(zip(runs, each, strict=True), start=1)
+        ],
+        "by_round": by_round,
+        "by_scalars": by_scalars,
+        "shared": shared,
+        "unlike": [name for name in TEST_IMAGES if name in names and name not in shared],
+        "target": target_accuracy,
+        "attacks": attacks,
+        "left_out": left_out,
+        "moments": MOMENTS,
+        "unsampled": [
+            f"{run.label}: {run.summary.unsampled.words(run.config.clients)}."
+            for run in runs
+            if run.summary.unsampled is not None
+        ],
+        "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
+    }
+    files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
+    files["runs.csv"] = table_text("runs.csv", [_csv_row(row, target_accuracy) for row in rows])
+    for file, escaped in ((PAGE, True), ("runs.md", False)):
+        home = environment(autoescape=escaped, filters={"sizes": sizes})
+        files[file] = home.get_template(f"{file}.j2").render(values)
+    for file, text in files.items():  # only once all of them could be made
+        write_text(out / file, text)
+
+
+def check_target(target_accuracy: float) -> None:
+    """Check a target accuracy.
+
+    Raises:
+        UserError: unless it lies above 0 and at most at 1.
+    """
+    if not 0 < target_accuracy <= 1:
+        raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
+
+
+def sizes(cost: Cost | None, count: str) -> str:
+    """Return scalars and bytes by one way of counting as a table shows them."""
+    return (
+        "–" if cost is None else f"{quantity(cost.sent[count, 'scalars'])} ({quantity(cost.sent[count, 'bytes'], 'B')})"
+    )
+
+
+def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
+    pictures = []
+    for moment, name in MOMENTS.items():
+        results = [(run, run.at(moment)) for run in runs]
+        lines = [Line(run.label, run.rounds, item.mean, item.spread, item.pooled) for run, item in results]
+        text = "; ".join(f"{r.label} from {percent(a.mean[0])} to {percent(a.mean[-1])}" for r, a in results)
+        pictures.append(
+            Picture(
+                f"accuracy-{name.replace(' ', '-')}.svg",
+                accuracy_chart(lines, f"Accuracy {name}", "round"),
+                f"Line chart of accuracy {name} by round, mean over clients, first to last round: {text}",
+                "Line: mean over clients. Band: one standard deviation over clients. Dashed: all test images pooled.",
+            )
+        )
+    return pictures
+
+
+def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
+    each = [(run, run.cumulative("full", "scalars"), run.at("after_training").pooled) for run in runs]
+    text = "; ".join(f"{run.label} {percent(pooled[-1])} after {int(sent[-1]):,}" for run, sent, pooled in each)
+    silent = [run.label for run, sent, _ in each if not sent[-1]]
+    lines = [Line(run.label, sent, pooled) for run, sent, pooled in each]
+    return Picture(
+        "accuracy-by-scalars.svg",
+        accuracy_chart(lines, "Accuracy by communication", "scalars on the wire, all clients, up and down"),
+        f"Line chart of pooled accuracy after training by scalars sent so far, at the end: {text}",
+        "Pooled accuracy after training; everything sent up and down by all clients, summed over rounds."
+        + (f" Nothing was sent by {', '.join(silent)}." if silent else ""),
+    )
+
+
+def _csv_row(row: Row, target: float) -> dict[str, object]:
+    run = row.run
+    values: dict[str, object] = {
+        "run": run.label,
+        "directory": run.directory.path.name,
+        "method": run.config.method,
+        "predictor": row.predictor or "own",
+        **{name: getattr(run.config, name) for name in ("dataset", "models", "clients", "rounds", "seed")},
+        "partition": settings(run.config)["partition"],
+        "target_accuracy": target,
+        "seconds": run.summary.seconds,
+    }
+    for moment, cost in row.costs.items():
+        item = run.at(moment, row.predictor)
+        best, best_mean = int(item.pooled.argmax()), int(item.mean.argmax())
+        values |= {
+            f"{moment}_final": float(item.pooled[-1]),
+            f"{moment}_best": float(item.pooled[best]),
+            f"{moment}_best_round": int(run.rounds[best]),
+            f"{moment}_mean_over_clients": float(item.mean[-1]),
+            f"{moment}_sd_over_clients": float(item.spread[-1]),
+            f"{moment}_best_mean_over_clients": float(item.mean[best_mean]),
+            f"{moment}_best_mean_round": int(run.rounds[best_mean]),
+            f"{moment}_rounds_to_target": cost and cost.round,
+        }
+    for count in COUNTS:
+        for unit in UNITS:
+            values[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
+            values |= {
+                f"{m}_{count}_{unit}_to_target": cost and cost.sent[count, unit] for m, cost in row.costs.items()
+            }
+    return values

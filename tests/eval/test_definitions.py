@@ -1,0 +1,205 @@
+import dataclasses
+
+import pytest
+import torch
+from compare import expect_same
+from eval_cases import cifar10_jpeg, images, truths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.attacks.observation import TargetId
+from fedpriv.eval.floors import FLOORS, NEAREST, blind_floors, guess, guessers
+from fedpriv.eval.identification import identify
+from fedpriv.eval.metrics import assign, psnr, score_guesses
+from fedpriv.sources.truth import Pool, Truth, divide, psnr_optimal, stratum
+from fedpriv.util.errors import UserError
+
+
+def flat(*values):
+    return torch.tensor(values)[:, None, None, None].expand(-1, 1, 8, 8).clone()
+
+
+def a_truth(values, weights=None, labels=None, pool=(0.0, 1.0), pool_labels=None, decoys=()):
+    """A truth of flat images; decoys are all of class 0."""
+    members = flat(*values)
+    shares = torch.tensor(weights) if weights else torch.full((len(values),), 1 / len(values))
+    mine = torch.tensor(labels or [0] * len(values))
+    others = flat(*pool), torch.tensor(pool_labels or [0] * len(pool))
+    return Truth(members, shares, mine, Pool(*others, flat(*decoys), torch.zeros(len(decoys), dtype=torch.int64)))
+
+
+@pytest.mark.parametrize(
+    ("n_c", "name"), [(1, "1"), (2, "2-3"), (3, "2-3"), (4, "4-10"), (10, "4-10"), (11, ">10"), (500, ">10")]
+)
+def test_strata(n_c, name):
+    assert stratum(n_c) == name
+
+
+def test_one_guess_at_two_members_by_hand():
+    # Errors 0.01 and 0.0001: 20 and 40 dB.
+    found = score_guesses(flat(0.5), a_truth([0.6, 0.51], weights=[0.75, 0.25]))
+    assert found.psnr == pytest.approx(0.75 * 20 + 0.25 * 40, abs=1e-3)
+    assert found.mse == pytest.approx(0.75 * 0.01 + 0.25 * 0.0001, rel=1e-4)
+
+
+def test_assignment_undoes_a_permutation():
+    truth = truths([5])[0]
+    order = torch.tensor([3, 0, 4, 1, 2])
+    found = score_guesses(truth.members[order], truth)
+    assert found.psnr == 100
+    assert found.assigned.tolist() == order.argsort().tolist()
+
+
+def test_assignment_takes_the_least_total_not_the_nearest():
+    # Guess 0 is nearest to both members; greed would cost 0.1 + 0.9, the best pairing 0.2 + 0.3.
+    errors = torch.tensor([[0.1, 0.2], [0.3, 0.9]], dtype=torch.float64)
+    assert assign(errors).tolist() == [1, 0]
+
+
+def test_truth_refuses_what_cannot_be():
+    good = a_truth([0.1, 0.2])
+    with pytest.raises(UserError, match="sum of 1"):
+        Truth(good.members, torch.tensor([0.9, 0.9]), good.labels, good.pool)
+    with pytest.raises(UserError, match=r"truth\.members: expected values in \[0, 1\]"):
+        Truth(good.members * 255, good.weights, good.labels, good.pool)
+    with pytest.raises(UserError, match=r"truth\.members: expected 2 labels"):
+        Truth(good.members, good.weights, good.labels[:1], good.pool)
+    colour = Pool.divided(images(2, shape=(3, 8, 8)), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(UserError, match="differ in shape"):
+        Truth(good.members, good.weights, good.labels, colour)
+    with pytest.raises(UserError, match=r"pool\.decoys: expected 2 labels"):
+        Pool(images(2), torch.zeros(2), images(2), torch.zeros(3))
+    with pytest.raises(UserError, match=r"pool\.guesses: expected float images \(n >= 1"):
+        Pool(images(0), torch.zeros(0), images(2), torch.zeros(2))
+
+
+# ---------------------------------------------------------------- floors
+
+
+def floor(name, truth, n_guesses=1, seed=0, index=0):
+    return guess(name, truth, TargetId(0, 0, index), n_guesses, seed)
+
+
+def test_floors_on_hand_made_images():
+    truth = a_truth([0.9], labels=[1], pool=[0.0, 0.2, 0.7], pool_labels=[0, 1, 1], decoys=[1.0] * 10)
+    assert floor("mean_colour", truth).unique().tolist() == pytest.approx([0.3])
+    assert floor("mean_image", truth).unique().tolist() == pytest.approx([0.3])
+    assert floor("class_mean_image", truth).unique().tolist() == pytest.approx([0.45])
+    assert floor("mid_grey", truth).unique().tolist() == [0.5]
+    assert floor("random_same_class", truth).unique().item() in [pytest.approx(0.2), pytest.approx(0.7)]
+    assert floor("random_image", truth).unique().item() in [0.0, pytest.approx(0.2), pytest.approx(0.7)]
+    noise = floor("noise", truth)
+    assert noise.std() > 0.2
+    assert noise.min() >= 0
+    assert noise.max() <= 1
+
+
+def test_class_mean_of_an_entangled_target_is_mixed_by_its_weights():
+    truth = a_truth([0.9, 0.8], weights=[0.25, 0.75], labels=[0, 1], pool=[0.2, 0.6], pool_labels=[0, 1])
+    assert floor("class_mean_image", truth).unique().tolist() == pytest.approx([0.25 * 0.2 + 0.75 * 0.6])
+    both = floor("class_mean_image", truth, n_guesses=2)
+    assert both[:, 0, 0, 0].tolist() == pytest.approx([0.2, 0.6])
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_floors_never_look_at_the_members_pixels(name):
+    truth, other = truths([2])[0], truths([2])[0]
+    object.__setattr__(other, "members", 1 - truth.members)
+    for n_guesses in (1, 2, 3):
+        left, right = floor(name, truth, n_guesses), floor(name, other, n_guesses)
+        expect_same(left, right)
+        assert left.shape == (n_guesses, 1, 8, 8)
+        expect_same(left, floor(name, truth, n_guesses))
+
+
+def test_floors_of_cifar10_are_the_known_ones():
+    pictures, labels = cifar10_jpeg()
+    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
+    targets, pool = order[:300], order[1000:]
+    outside = Pool.divided(pictures[pool], labels[pool], 0)
+    expected = {"mean_colour": 12.67, "mid_grey": 12.55, "noise": 8.44}
+    for name, value in expected.items():
+        scores = []
+        for position, index in enumerate(targets.tolist()):
+            truth = Truth.equal(pictures[index : index + 1], labels[index : index + 1], outside)
+            scores.append(psnr(floor(name, truth, index=position), truth.members).item())
+        assert sum(scores) / len(scores) == pytest.approx(value, abs=0.3), name
+    others = outside.guesses[torch.arange(300) * 3 % len(outside.guesses)]
+    assert psnr(others, pictures[targets]).mean().item() == pytest.approx(9.6, abs=0.3)
+
+
+# ---------------------------------------------------------------- identification
+
+
+def test_identification_by_hand():
+    decoys = [0.0, 0.1, 0.9, *[1.0] * 7]
+    truth = a_truth([0.5], decoys=decoys)
+    near = identify(flat(0.45), truth, torch.tensor([0]))
+    assert (near.top1, near.mean_rank, near.decoys) == (1.0, 1.0, 10)
+    far = identify(flat(0.05), truth, torch.tensor([0]))
+    assert (far.top1, far.mean_rank) == (0.0, 3.0)
+    both = a_truth([0.5, 0.3], weights=[0.25, 0.75], decoys=decoys)
+    found = identify(flat(0.45, 0.16), both, torch.tensor([0, 1]))
+    assert (found.top1, found.mean_rank) == (0.25, 0.25 * 1 + 0.75 * 2)
+
+
+def test_members_with_fewer_than_ten_decoys_of_their_class_are_left_out():
+    assert identify(flat(0.5), a_truth([0.5], decoys=[0.1] * 9), torch.tensor([0])) is None
+    assert identify(flat(0.5), a_truth([0.5], labels=[1], decoys=[0.1] * 10), torch.tensor([0])) is None
+    mixed = a_truth([0.5, 0.7], weights=[0.2, 0.8], labels=[0, 1], decoys=[0.1] * 10)
+    assert identify(flat(0.5), mixed, torch.tensor([0, 0])).top1 == 1
+    assert identify(flat(0.05), mixed, torch.tensor([0, 0])).top1 == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=300), st.integers(0, 100))
+def test_guesses_and_decoys_share_no_image(labels, seed):
+    labels = torch.tensor(labels)
+    guesses, decoys = divide(labels, seed)
+    assert sorted([*guesses.tolist(), *decoys.tolist()]) == list(range(len(labels)))
+    assert (divide(labels, seed)[1] == decoys).all()
+    assert -1 not in labels[decoys]
+    for label in set(labels.tolist()) - {-1}:
+        count, told = int((labels == label).sum()), int((labels[decoys] == label).sum())
+        assert told == min(100, max(count // 2, min(10, count - 1)))
+        assert (labels[guesses] == label).any()
+
+
+# ---------------------------------------------------------------- the PSNR-optimal image
+
+
+def test_the_optimal_image_by_hand():
+    # Squared distances 0, 0.01 and 0.49 of a pixel each: by hand the weights 1 / MSE move the guess to the near pair.
+    values = torch.tensor([0.2, 0.3, 0.9], dtype=torch.float64)[:, None, None, None].expand(-1, 1, 1, 2).clone()
+    values[0, 0, 0, 1], values[1, 0, 0, 1] = 0.3, 0.2  # a pair at distance, so that no single image is the optimum
+    found = psnr_optimal(values)
+    errors = (values - found).square().mean(dim=(1, 2, 3))
+    weights = 1 / errors
+    again = (weights[:, None, None, None] * values).sum(0) / weights.sum()
+    assert (found - again).abs().max() < 1e-3
+    score = psnr(found[None].expand(3, -1, -1, -1), values).mean()
+    assert score > psnr(values.mean(0, keepdim=True).expand(3, -1, -1, -1), values).mean() + 1
+    assert psnr_optimal(values[:1]).tolist() == values[0].tolist()
+
+
+def test_without_the_classes_no_guess_takes_them():
+    known, unknown = truths([1])[0], dataclasses.replace(truths([1])[0], told=False)
+    assert set(FLOORS) == set(guessers([known, known]))
+    assert set(guessers([known, unknown])) == {
+        "mean_colour",
+        "mean_image",
+        "optimal_image",
+        "random_image",
+        "noise",
+        "mid_grey",
+    }
+    other = dataclasses.replace(unknown, labels=unknown.labels + 1)
+    for name in guessers([unknown]):
+        expect_same(floor(name, unknown), floor(name, other))
+
+
+def test_the_nearest_auxiliary_is_a_guess_but_not_blind():
+    truth = dataclasses.replace(truths([1])[0], nearest=torch.tensor([4, 2]))
+    assert NEAREST in guessers([truth])
+    assert NEAREST not in blind_floors(guessers([truth]))
+    expect_same(floor(NEAREST, truth, 3), truth.pool.guesses[torch.tensor([4, 2, 4])])

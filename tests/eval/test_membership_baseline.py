@@ -1,0 +1,122 @@
+"""The baseline of membership: what assumed networks tell without the upload, by hand; and what is claimed beside it."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from eval_cases import ABOUT
+from gradient_cases import clients, knowledge_of, linear_net, noise_images
+from simulated import inferred
+from torch import nn
+from torch.nn.functional import cross_entropy
+from worlds import World
+
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
+from fedpriv.eval.inference_case import InferenceCase
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.membership import baseline_scores, evaluate
+from fedpriv.eval.records import Provenance
+from fedpriv.uploads.payloads import Prototypes
+
+IMAGES, LABELS = noise_images(6, 0), torch.arange(6) % 2
+ASKED = {0: Candidates(0, IMAGES, LABELS)}
+SEEN = (Observation(1, 0, (Prototypes(torch.zeros(2, 64), torch.arange(2)),), ()),)
+PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Provenance.model_fields})
+
+
+def known(**changes):
+    return Knowledge(ThreatModel(), (1, 8, 8), 10, extractors={0: nn.Flatten()}, **changes)
+
+
+def problem(kind, knowledge, seen=SEEN):
+    return InferenceProblem(seen, knowledge, kind, ASKED)
+
+
+def test_the_extractor_alone_by_hand():
+    flat, own = IMAGES.flatten(1).double(), noise_images(4, 1)
+    for public, labels in ((None, None), (own, torch.tensor([1, 0, 0, 1]))):
+        name, found = baseline_scores(problem("prototype", known(public_images=public, public_labels=labels)))
+        images, classes = (flat, LABELS) if public is None else (own.flatten(1).double(), labels)
+        means = torch.stack([images[classes == label].mean(0) for label in (0, 1)])
+        distances = ((flat[:, None] - means) ** 2).sum(2)
+        wanted = -cross_entropy(-distances / distances.mean(), LABELS, reduction="none")
+        assert name == "assumed_extractor"
+        assert torch.allclose(found[0], wanted)
+
+
+def test_the_losses_of_assumed_models_by_hand():
+    weight, bias = torch.randn(10, 64, generator=torch.Generator().manual_seed(2)), torch.zeros(10)
+    name, found = baseline_scores(problem("logits", known(heads={0: (weight, bias)})))
+    wanted = -cross_entropy(IMAGES.flatten(1).double() @ weight.T.double(), LABELS, reduction="none")
+    assert name == "assumed_model"
+    assert torch.allclose(found[0], wanted)
+
+    model = linear_net()
+    (first,) = clients(model, IMAGES, LABELS, batch_size=6, rate=0.5)[:1]
+    after = {key: value + 1 for key, value in model.state_dict().items()}
+    later = replace(first, round=first.round + 1, broadcast=(type(first.broadcast[0])(after),))
+    granted = knowledge_of(model, LABELS, batch_size=6)
+    wanted = -cross_entropy(model(IMAGES), LABELS, reduction="none").detach().double()
+    asked = replace(problem("model", granted, (later,)), earlier=(Moment((first,), granted),))
+    name, found = baseline_scores(asked)
+    assert name == "broadcast_model"
+    assert torch.allclose(found[0], wanted, atol=1e-5)  # what was broadcast before the first of the attacked rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Inference):
+    """Scores candidates by a rule that never looks at an upload: the client's look, or the baseline itself."""
+
+    world: World
+    by: str = "look"
+
+    name: ClassVar[str] = "shown"
+    asks: ClassVar = "images"
+
+    def run(self, problem):
+        if self.by == "baseline":
+            return Scores(self.ask(problem), baseline_scores(problem)[1])
+        alike = {}
+        for client, one in problem.candidates.items():
+            rest = one.images - 0.5 - 0.13 * self.world.patterns[one.labels]
+            alike[client] = (rest * self.world.look(client)).sum((1, 2, 3)).double()
+        return Scores(self.ask(problem), alike)
+
+
+def test_a_clients_look_is_not_claimed_as_membership():
+    world = World(3, (2,) * 12, "prototype")
+    record = inferred(world, Shown(world=world), "shown")
+    assert record.nonmembers == "held_out"
+    assert record.n_candidates == 2 * 12 * 24
+    assert abs(record.auc.value - 0.5) < 0.06
+    assert judge(record).kind in ("none", "untested")
+    truth = replace(world.held, held_out={})
+    evidence = replace(world.evidence, shuffled=None)  # an upload gives the look away, another client's does not
+    case = InferenceCase(evidence, truth, world.kind, world.seed)
+    others = evaluate(Shown(world=world), case, PROVENANCE)
+    assert others.auc.value > 0.7  # the look tells whose image it is
+    assert judge(others.model_copy(update={"nonmembers": "held_out"})).kind == "membership"
+    assert judge(others).claims == ()
+
+
+def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
+    world = World(4, (2,) * 12, "prototype")
+    held, members = world.held, torch.cat(world.images)
+    knowing = {k: lambda images: world.represent((images + near(images, members)) / 2) for k in world.clients}
+    granted = replace(world.knowledge, extractors=knowing)
+    evidence = replace(world.evidence, shuffled=None, knowledge=granted)
+    record = evaluate(Shown(world=world, by="baseline"), InferenceCase(evidence, held, world.kind, 0), PROVENANCE)
+    assert record.baseline.name == record.comparisons[0].against == "assumed_extractor"
+    assert record.baseline.auc.value == record.auc.value > 0.6
+    assert record.comparisons[0].mean == pytest.approx(0, abs=1e-12)
+    verdict = judge(record)
+    assert verdict.claims == ()
+    assert verdict.baseline.startswith(f"the assumed extractor alone: AUC {record.auc.value:.3f} [")
+
+
+def near(images, members):
+    """The class pattern of members, and grey of all others: a network that has learned its members by heart."""
+    known = torch.cdist(images.flatten(1), members.flatten(1)).min(1).values < 1e-5
+    return torch.where(known[:, None, None, None], images.round(), torch.full_like(images, 0.5))

@@ -1,0 +1,181 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from page_cases import Page
+from run_cases import entangled, make_run
+from table_cases import told
+
+from fedpriv.reports.charts import Line, accuracy_chart, logarithmic
+from fedpriv.reports.run_records import load_runs
+from fedpriv.reports.runs_report import write_runs_report
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_text
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    home = tmp_path_factory.mktemp("runs")
+    return [make_run(home / "a", models="small <b>&|x"), make_run(home / "b", "fedre", entangled, seed=1)]
+
+
+@pytest.fixture(scope="module")
+def out(two):
+    """Their page, which every test here reads."""
+    write_runs_report(two, two[0].parent / "out", target_accuracy=0.9, attacks="report.html")
+    return two[0].parent / "out"
+
+
+# ---------------------------------------------------------------- figures by hand
+
+
+def test_accuracy_by_hand(two):
+    one = load_runs(two)[0].at("after_training")
+    assert one.pooled.tolist() == [0.25, 0.7, 0.9]
+    assert np.allclose(one.mean, [(1 / 2 + 1 / 6) / 2, (0.4 + 0.8) / 2, 0.9])
+    assert np.allclose(one.spread, [(1 / 2 - 1 / 6) / 2, 0.2, 0])
+
+
+def test_cumulative_scalars_by_hand(two):
+    run = load_runs(two)[0]
+    # Two clients send 3 prototypes of 5 numbers a round; the full count adds 3 class ids and 3 counts of 8 bytes each.
+    assert run.cumulative("paper", "scalars").tolist() == [30, 60, 90]
+    assert run.cumulative("full", "scalars").tolist() == [42, 84, 126]
+    assert run.cumulative("paper", "bytes").tolist() == [120, 240, 360]
+    assert run.cumulative("full", "bytes").tolist() == [216, 432, 648]
+
+
+def test_cost_of_a_target_by_hand(two):
+    run = load_runs(two)[0]
+    reached = run.reach(0.7, "after_training")  # 28 of 40 in round 2: exactly the target counts
+    assert (reached.round, list(reached.sent.values())) == (2, [60, 240, 84, 432])
+    assert run.reach(0.2, "after_training").round == 1
+    assert run.reach(0.701, "after_training").round == 3
+    assert run.reach(0.91, "after_training") is None
+    assert run.reach(0.7, "after_broadcast") is None
+
+
+def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
+    write_runs_report(two, tmp_path / "out", target_accuracy=0.65)
+    row = told(tmp_path / "out" / "runs.csv")[0]
+    figures = ("final", "best", "best_round", "mean_over_clients", "best_mean_over_clients", "best_mean_round")
+    assert [float(row[f"after_training_{name}"]) for name in figures] == pytest.approx([0.9, 0.9, 3, 0.9, 0.9, 3])
+    # After the broadcast: 8, 8 and 9 of 40 pooled; (0.2 + 0.2) / 2 twice, then (0.3 + 0.2) / 2.
+    assert [float(row[f"after_broadcast_{name}"]) for name in figures] == pytest.approx(
+        [0.225, 0.225, 3, 0.25, 0.25, 3]
+    )
+    assert row["after_training_rounds_to_target"] == "2"
+    for page in ("runs.html", "runs.md"):
+        assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / page).read_text()
+
+
+# ---------------------------------------------------------------- pages
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(out):
+    text = (out / "runs.html").read_text()
+    page = Page(text)
+    pictures = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(pictures) == 3
+    assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
+    assert not re.search(r"https?://|@import|url\(", text)
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert links == {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs} | {"report.html"}
+    assert "small &lt;b&gt;&amp;|x" in text
+    for part in ("differ in seed", "not reached"):
+        assert part in " ".join(page.text.split())
+    for svg in out.glob("*.svg"):
+        assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
+
+
+def test_the_same_runs_give_the_same_bytes_and_matplotlib_is_left_alone(two, out, tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30}):
+        write_runs_report(two, tmp_path / "two", target_accuracy=0.9, attacks="report.html")
+    assert dict(matplotlib.rcParams) == before
+    names = sorted(path.name for path in out.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
+    assert {"runs.html", "runs.md", "runs.csv", "accuracy-after-training.svg"} <= set(names)
+    for name in names:
+        assert (out / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_markdown_tables_are_whole_and_pictures_are_there(out):
+    text, width = (out / "runs.md").read_text(), None
+    for line in text.splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else None
+        assert None in (cells, width) or cells == width, line
+        width = cells
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
+    assert sorted(shown) == sorted(path.name for path in out.glob("*.svg"))
+    assert "[report.html](report.html)" in text
+    assert "small &lt;b>&amp;\\|x" in text
+
+
+def test_the_table_for_spreadsheets(out):
+    rows = told(out / "runs.csv")
+    assert [row["method"] for row in rows] == ["fedgh", "fedre"]
+    names = ("rounds_to_target", "full_scalars_to_target")
+    assert [rows[0][f"after_training_{name}"] for name in names] == ["3", "126"]
+    assert rows[0]["after_broadcast_rounds_to_target"] == ""
+    found = float(rows[1]["paper_scalars_per_round"]), float(rows[1]["full_scalars_per_round"])
+    assert (found, float(rows[0]["seconds"])) == ((10, 16), 12.5)
+
+
+# ---------------------------------------------------------------- charts
+
+
+def test_a_logarithmic_axis_where_runs_differ_much_and_none_for_a_silent_run(tmp_path):
+    assert logarithmic([np.array([1, 10]), np.array([50, 101])])
+    assert not logarithmic([np.array([1, 10]), np.array([50, 100])])
+    assert not logarithmic([np.array([0, 0]), np.array([50, 100])])
+    silent = make_run(tmp_path / "local", "local", lambda r, k: ())
+    write_runs_report([silent, make_run(tmp_path / "b")], tmp_path / "out")
+    assert "Nothing was sent by local." in (tmp_path / "out" / "runs.md").read_text()
+
+
+# ---------------------------------------------------------------- what cannot be reported
+
+
+def test_what_cannot_be_reported_is_named(two, tmp_path):
+    with pytest.raises(UserError, match="no run directories"):
+        write_runs_report([], tmp_path / "out")
+    for wrong in (0, 1.5, float("nan")):
+        with pytest.raises(UserError, match=r"target_accuracy=.*: expected above 0 and at most 1"):
+            write_runs_report(two, tmp_path / "out", target_accuracy=wrong)
+    with pytest.raises(UserError, match=r"unfinished run .* finish it with"):
+        write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
+    home = shutil.copytree(two[0], tmp_path / "a")
+    line = json.loads((home / "metrics.jsonl").read_text().splitlines()[0])
+    summary = json.loads((home / "summary.json").read_text()) | {"seconds": "long"}
+    for name, text, complaint in (
+        ("metrics.jsonl", "", r"metrics\.jsonl: expected a line for each round from 1 to 3"),
+        (
+            "metrics.jsonl",
+            json.dumps(line | {"clients": None}) + "\n",
+            r"metrics\.jsonl:1: field 'clients': input should",
+        ),
+        ("summary.json", json.dumps(summary), r"summary\.json: field 'seconds': input should be a valid number; train"),
+    ):
+        before = (home / name).read_text()
+        write_text(home / name, text)
+        with pytest.raises(UserError, match=complaint):
+            write_runs_report([home], tmp_path / "out")
+        write_text(home / name, before)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_long_labels_leave_the_curves_their_room():
+    rounds = np.arange(1.0, 5.0)
+    value = np.full(4, 0.5)
+    lines = [
+        Line(f"fedproto-a-setting-with-a-very-long-name-{'x' * 80}-{n}", rounds, value, value, value) for n in range(32)
+    ]
+    drawn = accuracy_chart(lines, "accuracy", "round")
+    assert float(re.search(r'height="([\d.]+)pt"', drawn)[1]) > 32 * 0.2 * 72

@@ -1,0 +1,146 @@
+"""Evidence of a real run: targets point at what was uploaded, truths at what it was computed from; the two never meet."""
+
+import dataclasses
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from federations import small, trained_small
+
+from fedpriv.algebra.entanglement import MECHANISMS
+from fedpriv.attacks.features.posterior import UnmixedInversion
+from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
+from fedpriv.federation.method import LocalTraining
+from fedpriv.sources.case import build_case
+from fedpriv.sources.run import RunSource
+from fedpriv.sources.source import shuffle
+from fedpriv.uploads.payloads import Entangled, Model, Prototypes, Representations, get_payload
+
+CARD = ThreatModel()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = {}
+
+    def get(method, **options):
+        key = (method, *sorted(options.items()))
+        if key not in made:
+            training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
+            config = small(
+                method,
+                options=options,
+                per_class=20,
+                clients=3,
+                rounds=4,
+                models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
+                alpha=1.0,
+                training=training or LocalTraining(learning_rate=0.1),
+            )
+            made[key] = trained_small(tmp_path_factory.mktemp("evidence") / "run", config)
+        return made[key]
+
+    return get
+
+
+def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(world):
+    directory, federation = world("fedallrep")
+    evidence = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=7, seed=0)
+    found = RunSource(directory, federation, "representation").truths(evidence.targets, seed=0)
+    assert len(evidence.targets) == 7
+    assert {t.client for t in evidence.targets} == {0, 1, 2}
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        row = get_payload(upload, Representations).features[target.index]
+        assert truth.members.shape[0] == 1
+        assert int(truth.labels[0]) == target.label
+        again = evidence.knowledge.extractors[target.client](truth.members)[0]
+        expect_close(again, row, atol=1e-5)
+
+
+def test_a_prototype_is_the_mean_over_its_true_images(world):
+    directory, federation = world("fedgh")
+    evidence = build_case(RunSource(directory, federation, "prototype"), CARD, n_targets=100, seed=0)
+    found = RunSource(directory, federation, "prototype").truths(evidence.targets, seed=0)
+    assert len(evidence.targets) == sum(len(setup.train.labels.unique()) for setup in federation.clients)
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        expect_close(features.mean(0), get_payload(upload, Prototypes).features[target.index], atol=1e-5)
+        assert set(truth.labels.tolist()) == {target.label}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism, world):
+    directory, federation = world("fedre", mechanism=mechanism)
+    evidence = build_case(RunSource(directory, federation, "entangled"), CARD, n_targets=9, seed=0)
+    found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0)
+    assert len(evidence.targets) == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        expect_close(truth.weights.float() @ features, get_payload(upload, Entangled).feature, atol=1e-4)
+
+
+def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
+    directory, federation = world("fedre", mechanism="RAP")
+    card = dataclasses.replace(CARD, rounds_seen=4)
+    evidence = build_case(RunSource(directory, federation, "entangled"), card, UnmixedInversion(), n_targets=12, seed=0)
+    found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0, unit="class")
+    assert len({o.round for o in evidence.observations}) == 4
+    for client in {t.client for t in evidence.targets}:
+        held = federation.clients[client].train.labels.unique().tolist()
+        assert [t.label for t in evidence.targets if t.client == client] == held
+    for target, truth in zip(evidence.targets, found, strict=True):
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        expect_close(features.mean(0), truth.feature, atol=1e-5)
+
+
+def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
+    directory, federation = world("fedavg")
+    evidence = build_case(RunSource(directory, federation, "model"), CARD, n_targets=3, seed=0)
+    found = RunSource(directory, federation, "model").truths(evidence.targets, seed=0)
+    assert evidence.knowledge.batch.steps == 1
+    assert evidence.knowledge.batch.batch_size == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        observation = next(o for o in evidence.observations if o.client == target.client)
+        model = federation.clients[target.client].model
+        before, after = get_payload(observation.broadcast, Model).state, get_payload(observation.upload, Model).state
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(before[name])
+        loss = torch.nn.functional.cross_entropy(model(truth.members), truth.labels)
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
+            expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-4)
+        expect_same(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
+
+
+def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
+    def observation(client, value, rows):
+        features = torch.full((rows, 2), float(value))
+        return Observation(1, client, (Prototypes(features, torch.arange(rows)),), ())
+
+    moved = shuffle((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
+    assert moved is not None
+    assert [o.client for o in moved] == [0, 1, 2]
+    assert [get_payload(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
+    assert [len(get_payload(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
+    assert shuffle((observation(0, 1, 3),)) is None
+    mixed = shuffle(
+        tuple(
+            Observation(1, k, (Entangled(torch.full((2,), float(k)), torch.eye(2)[k]),), ()) for k in (0, 1)
+        )
+    )  # fmt: skip
+    assert mixed is not None
+    assert get_payload(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
+    assert get_payload(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
+
+
+def test_nothing_that_an_attack_is_handed_holds_the_truth():
+    def names(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+
+    assert names(Observation) == {"round", "client", "upload", "broadcast"}
+    private = {"train", "test", "members", "truth", "images", "samples"}
+    assert not names(Knowledge) & private

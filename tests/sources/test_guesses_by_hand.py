@@ -1,0 +1,141 @@
+"""Guesses at vectors from hand-made uploads: whose rows count, of which round, and what takes no class."""
+
+import dataclasses
+
+import pytest
+import torch
+from compare import expect_close
+
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.sources.case import Case
+from fedpriv.sources.guesses import with_guesses
+from fedpriv.sources.truth import Pool, Truth
+from fedpriv.uploads.payloads import Classifier, Entangled, Prototypes
+
+CPU = torch.device("cpu")
+# Auxiliary images of four pixels: 0.1 and 0.3 of class 0, 0.8 of class 1, 0.5 of an unknown class; none of class 2.
+AUXILIARY = torch.tensor([0.1, 0.3, 0.8, 0.5])
+POOL = Pool(
+    AUXILIARY[:, None, None, None].expand(-1, 1, 2, 2).clone(),
+    torch.tensor([0, 0, 1, -1]),
+    torch.zeros(0, 1, 2, 2),
+    torch.zeros(0, dtype=torch.int64),
+)
+
+
+def twice(images):
+    return 2 * images.flatten(1)
+
+
+def vector(value):
+    return torch.full((4,), float(value))
+
+
+def truth(*labels, weights=None, feature=True):
+    shares = torch.tensor(weights or [1 / len(labels)] * len(labels))
+    members = torch.full((len(labels), 1, 2, 2), 0.4)
+    return Truth(members, shares, torch.tensor(labels), POOL, vector(1) if feature else None)
+
+
+def rows(client, values, classes, round_=2, broadcast=()):
+    features = torch.stack([vector(value) for value in values])
+    return Observation(round_, client, (Prototypes(features, torch.tensor(classes)),), broadcast)
+
+
+def evidence(*observations, targets, extractors=None, labels=None, n_classes=3):
+    known = Knowledge(
+        ThreatModel(),
+        (1, 2, 2),
+        n_classes,
+        extractors={0: twice} if extractors is None else extractors,
+        labels=labels or {},
+    )
+    return Case(observations, None, known, targets)
+
+
+def guessed(found, seen, unit="row", kind="prototype", **more):
+    return with_guesses([found] if isinstance(found, Truth) else found, seen, kind, unit, device=CPU, **more)
+
+
+OWN = rows(0, [9, 8], [0, 1])
+TARGET = TargetId(2, 0, 0, 0)
+
+
+# ---------------------------------------------------------------- auxiliary images
+
+
+def test_auxiliary_of_a_class_of_several_and_of_none():
+    seen = evidence(OWN, targets=(TARGET,) * 4)
+    found = guessed([truth(0), truth(1), truth(0, 1, weights=[0.25, 0.75]), truth(2)], seen)
+    # Means 0.2 and 0.8, and of class 2 that of all auxiliary images whose class is known: 0.4; the extractor doubles them.
+    for one, value in zip(found, (0.4, 1.6, 0.25 * 0.4 + 0.75 * 1.6, 0.8), strict=True):
+        expect_close(one.vectors["auxiliary"], vector(value), atol=1e-6)
+        assert set(one.vectors) == {"auxiliary"}
+        assert one.told
+
+
+def test_where_classes_are_not_told_all_auxiliary_count_alike():
+    seen = evidence(OWN, targets=(dataclasses.replace(TARGET, label=-1),))
+    (found,) = guessed(truth(1), seen)
+    assert not found.told
+    expect_close(found.vectors["auxiliary"], vector(2 * 1.7 / 4), atol=1e-6)
+    granted = evidence(OWN, targets=seen.targets, labels={(2, 0): torch.tensor([1])})
+    assert guessed(truth(1), granted)[0].told
+    elsewhere = evidence(OWN, targets=seen.targets, labels={(1, 0): torch.tensor([1]), (2, 1): torch.tensor([1])})
+    assert not guessed(truth(1), elsewhere)[0].told
+    assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
+
+
+# ---------------------------------------------------------------- other clients' rows
+
+
+def test_rows_of_others_in_the_attacked_round_count_and_no_others():
+    others = (rows(1, [1, 2], [0, 1]), rows(2, [3], [0]), rows(1, [50], [0], round_=1), rows(3, [70], [0], round_=3))
+    found = guessed([truth(0), truth(1), truth(2)], evidence(OWN, *others, targets=(TARGET,) * 3))
+    for one, value in zip(found, (2, 2, 2), strict=True):  # (1 + 3) / 2, 2, and the mean of all three
+        expect_close(one.vectors["other_uploads"], vector(value), atol=1e-6)
+        expect_close(one.vectors["mean_upload"], vector(2), atol=1e-6)  # of classes 0 and 1: (2 + 2) / 2
+    uneven = evidence(OWN, rows(1, [1, 4], [0, 1]), rows(2, [3], [0]), targets=(TARGET,) * 3)
+    found = guessed([truth(0), truth(1), truth(0, 1)], uneven)
+    assert [float(one.vectors["other_uploads"][0]) for one in found] == pytest.approx([2, 4, 3])
+    assert [float(one.vectors["mean_upload"][0]) for one in found] == pytest.approx([3] * 3)
+
+
+# ---------------------------------------------------------------- mixtures
+
+
+def mixture(client, value, weights, round_=2):
+    return Observation(round_, client, (Entangled(vector(value), torch.tensor(weights)),), ())
+
+
+def test_mixtures_of_the_newest_rounds_are_solved_for_classes():
+    own = mixture(0, 9, [1.0, 0.0, 0.0])
+    pure = [mixture(1, 2, [1.0, 0.0, 0.0], 1), mixture(2, 4, [0.0, 1.0, 0.0]), mixture(1, 6, [0.0, 0.0, 1.0])]
+    later = mixture(2, 99, [1.0, 0.0, 0.0], 3)
+    seen = evidence(own, *pure, later, targets=(TARGET,))
+    found = guessed(truth(0), seen, unit="class", kind="entangled")[0]
+    expect_close(found.vectors["mean_upload"], vector(4), atol=1e-6)  # of rounds 1 and 2
+    assert set(found.vectors) == {"auxiliary", "other_uploads", "mean_upload"}
+    two = evidence(own, *pure[:2], targets=(TARGET,))
+    found = guessed(truth(0), two, unit="class", kind="entangled")[0]
+    expect_close(found.vectors["other_uploads"], vector(3), atol=1e-6)  # of two the mean alone
+
+
+# ---------------------------------------------------------------- rows of the classifier
+
+
+def test_rows_of_the_classifier_are_fitted_to_what_is_known_of_classes():
+    weight = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0]])
+    own = dataclasses.replace(OWN, broadcast=(Classifier({"weight": weight, "bias": torch.zeros(3)}),))
+    found = guessed([truth(k) for k in range(3)], evidence(own, targets=(TARGET,) * 3))
+    # Strangers' class means are flat: centred rows explain nothing of them, so that every guess is their mean.
+    mean = (0.4 + 1.6 + 0.8) / 3
+    for one in found:
+        expect_close(one.vectors["head_rows"], vector(mean), atol=1e-5)
+    values = 3 * (weight - weight.mean(0)) + 1
+    others = Observation(2, 1, (Prototypes(values, torch.arange(3)),), ())
+    found = guessed([truth(k) for k in range(3)], evidence(own, others, targets=(TARGET,) * 3))
+    for one, value in zip(found, values, strict=True):  # rows that others' vectors follow are found again
+        expect_close(one.vectors["head_rows"], value, atol=1e-5)
+    blind = evidence(own, targets=(TARGET,), extractors={})
+    assert guessed(truth(0), blind)[0].vectors == {}  # nothing to fit the rows to
