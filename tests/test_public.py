@@ -142,16 +142,6 @@ def test_a_frame_has_a_row_an_attack_or_says_what_is_missing(attacked, trained, 
         attacked.to_frame()
 
 
-def test_frames_name_their_columns(attacked, trained):
-    found = attacked.to_frame()
-    assert {"target", "attack", "method", "dataset", "n_targets", "n_clients", "seed"} <= set(found.columns)
-    assert {"round", "after_training_pooled", "after_broadcast_pooled"} <= set(trained.to_frame().columns)
-    table = fedpriv.cost("fedre", clients=10, classes=10, width=512).to_frame()
-    assert list(table["count"]) == ["paper", "full"]
-    assert table["upload_scalars_per_round"][0] == 5120
-    assert list(fedpriv.catalogue("defenses").to_frame().columns)[:2] == ["name", "does"]
-
-
 def test_a_catalogue_has_the_members_of_a_kind():
     found = fedpriv.catalogue("attacks", target="prototype")
     assert "pixels" in found.members

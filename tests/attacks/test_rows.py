@@ -77,13 +77,6 @@ def test_a_failed_restart_never_wins():
     assert best.objective[:, 0].isnan().all()
 
 
-def test_progress_and_cost_count_all_chunks():
-    seen = []
-    best = solve(chunk_rows=10, progress=lambda done, planned: seen.append((done, planned)))
-    assert seen == [(3, 15), (5, 15), (8, 15), (10, 15), (13, 15), (15, 15)]
-    assert (best.cost.rows, best.cost.iterations) == (24, 3)
-
-
 @pytest.mark.parametrize("wrong", [{"chunk_rows": 0}, {"restarts": 0}])
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UserError, match="at least 1"):
@@ -230,11 +223,3 @@ def test_a_row_that_fails_does_not_go_on_and_one_that_gets_worse_keeps_what_it_h
     again = climb(problem(), Tiring(speed_of), (Rung(2, 50), Rung(1, 900)), 1)
     expect_same(first.images, again.images)
     expect_same(first.objective, again.objective)
-
-
-def test_progress_ends_with_the_budget():
-    told = []
-    asked = problem(3, progress=lambda done, planned: told.append((done, planned)))
-    climb(asked, Race(speed_of), ladder(4, 1000, 0.2, 12), 1)
-    assert told == sorted(told)
-    assert told[-1] == (5000, 5000)

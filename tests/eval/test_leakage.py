@@ -47,15 +47,6 @@ def test_ssim_says_why_it_is_not_measured():
         metrics.ssim(tiny, tiny)
 
 
-def test_lpips_is_never_measured_with_missing_weights(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    assert metrics.lpips_backbone() is None
-    assert metrics.lpips_unavailable().startswith("not measured: ")
-    with pytest.raises(UserError, match="not measured"):
-        metrics.lpips(images(1), images(1))
-    assert not list(tmp_path.rglob("*.pth"))
-
-
 def test_lpips_uses_weights_that_are_on_disk(tmp_path, monkeypatch):
     # Random weights serve only to run the path: grey images, enlarging, one value an image.
     from torchvision.models import squeezenet1_1

@@ -1,11 +1,9 @@
 """Sentences of verdicts, one table: who is spoken of, by which figure, beside which guess, and what is not claimed."""
 
-from typing import get_args
-
 from looped import each
 
-from fedpriv.eval.reasons import JudgedComparison, Kind, Reason, Verdict
-from fedpriv.eval.verdict import BADGES, gain, words
+from fedpriv.eval.reasons import JudgedComparison, Reason, Verdict
+from fedpriv.eval.verdict import gain, words
 
 
 def comparison(measure="images", value=20.0, mean=2.0, stands=True, **changes):
@@ -218,9 +216,3 @@ def test_every_reason_in_words(reason, why):
     text = words(verdict("untested", WORSE, reasons=(reason,)))
     assert text.startswith("Inconclusive: ")
     assert why in text.partition(". So far -1.0 dB")[0]
-
-
-def test_badges():
-    assert set(BADGES) == set(get_args(Kind))
-    assert len(set(BADGES.values())) == len(BADGES)  # no two findings look alike
-    assert [kind for kind, badge in BADGES.items() if "leak" in badge] == ["leaks", "membership", "property", "none"]

@@ -1,9 +1,6 @@
 """The frontier: what betters what, by hand and by a property; one point an upload; what may be compared."""
 
-import csv
 import dataclasses
-import io
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,8 +13,7 @@ from fedpriv.eval.intervals import clustered
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
-from fedpriv.reports.frontier import Effect, Objectives, dominates, frontier_rows
-from fedpriv.reports.page import table_text
+from fedpriv.reports.frontier import Effect, Objectives, dominates
 from fedpriv.reports.run_records import baselines, beside, gain_over_local, same_clients
 
 
@@ -198,27 +194,3 @@ def test_what_lies_within_the_spread_is_said_to():
     assert settled(image(-1.0, method="fedre", accuracy=0.95), image(-1.0, accuracy=0.8)) == (False, False)
     assert settled(image(-1.0, method="fedre", scalars=22603), image(-1.0, scalars=22611)) == (False, False)
     assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)
-
-
-def test_the_picture_is_the_same_every_time_and_the_table_has_a_line_for_each_point():
-    found = page(image(2.0, stands=True), image(-3.0, method="fedre", reasons=LOOSE), member(0.1))
-    picture = frontier_svg(found)
-    assert picture == frontier_svg(found)
-    ElementTree.fromstring(picture)
-    assert picture.count("(upwards: accuracy)") == 3
-    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(table_text("frontier.csv", frontier_rows(found))))}
-    assert [rows["fedgh"][name] for name in ("images", "images_found", "membership")] == ["2.0", "leak", "0.1"]
-    assert [rows["fedre"][name] for name in ("verdict_kind", "images_found")] == ["untested", "untested"]
-    assert rows["fedre"]["accuracy_after_broadcast"] == "0.9"
-
-
-def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():
-    whole = (result("fedre", 9.0, target="entangled"), (judged(mean=9.0, p_value=0.4),), ())
-    apart = (judged(mean=-2.0, p_value=0.01), judged("vectors", 0.1, p_value=0.9))
-    (found,) = page(whole, (result("fedre", attack="unmix", target="entangled"), apart, ()))
-    assert found.points[0].effects["images"].attack == "unmix"
-    claimed = (judged(mean=-2.0, p_value=0.4), judged("identified", 0.4, stands=True))
-    (found,) = page(image(9.0), (result("fedgh", attack="joint"), claimed, ()))
-    point = found.points[0]
-    assert (point.kind, point.effects["images"].attack, point.effects["images"].value) == ("some", "joint", -2.0)
-    assert point.effects["images"].found == "leak"

@@ -1,10 +1,8 @@
 """Names from outside stay names: on every page, in Markdown, in tables and in pictures, whatever they hold."""
 
 import itertools
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hostile_cases import CHECKS, HOSTILE, as_cell, cells
 from hostile_pages import FIELDS, RECORDED, WRITTEN, attacks_page, check_pages, files_of, reference, runs_page
@@ -59,17 +57,6 @@ TEXTS = st.one_of(
 @given(name=TEXTS)
 def test_a_name_is_its_text(check, name):
     check(name)
-
-
-def test_names_are_drawn_letter_by_letter(recwarn):
-    from fedpriv.reports.charts import Line, accuracy_chart
-
-    x = np.arange(1.0, 3.0)
-    for names in (HOSTILE[::2], HOSTILE[1::2]):
-        drawn = accuracy_chart([Line(name, x, x, x, x) for name in names], names[0], "scalars")
-        assert drawn.count("<!-- ") >= len(names)  # matplotlib notes beside its paths what they spell
-        assert ElementTree.fromstring(drawn).tag.endswith("svg")
-    assert not list(recwarn)
 
 
 def test_a_shell_reads_the_words_as_they_were(tmp_path):

@@ -4,24 +4,21 @@ import io
 import itertools
 import re
 from html import escape
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from eval_cases import ABOUT, firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
-from looped import each
 from page_cases import Page
 from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.score import score
-from fedpriv.eval.storage import AttackRecord, load_attack, save_attack
+from fedpriv.eval.storage import load_attack, save_attack
 from fedpriv.eval.verdict import TOGETHER, words
 from fedpriv.reports.entries import comparison_rows
-from fedpriv.reports.grid import Column, at_quantiles, draw_columns, grid_figure, picture_table
+from fedpriv.reports.grid import at_quantiles
 from fedpriv.reports.labels import judge_results
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_report, write_results
 from fedpriv.util.errors import UserError
@@ -107,21 +104,6 @@ def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(htm
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_pictures_keep_to_their_room():
-    truth = truths([1] * 30, shape=(3, 64, 64))
-    found = reconstruction(firsts(truth))
-    record = AttackRecord(Path("x"), found, None, truth, ABOUT, score(found, truth, None, seed=0, about=ABOUT))
-    whole, small = picture_table(record, 10**9), picture_table(record, 60_000)
-    assert whole.remark == ""
-    assert "of their side" in small.remark
-    size = sum(len(cell.source) for _, cells in small.rows for cell in cells)
-    assert size <= 60_000 < sum(len(cell.source) for _, cells in whole.rows for cell in cells)
-    # What is shown without a remark is what was scored, to the last grey level.
-    shown = Image.open(io.BytesIO(base64.b64decode(whole.rows[1][1][0].source.partition(",")[2])))
-    true = Image.open(io.BytesIO(base64.b64decode(whole.rows[0][1][0].source.partition(",")[2])))
-    assert np.array_equal(np.asarray(shown), np.asarray(true))
-
-
 def test_names_are_escaped_and_tables_of_markdown_whole(html, markdown):
     assert "weak &lt;b&gt;&amp;|name" in html
     assert "weak &lt;b>&amp;\\|name" in markdown
@@ -183,31 +165,3 @@ def test_quantiles_are_ranks_and_never_the_best():
     values = [float(v) for v in np.random.default_rng(0).permutation(101)]
     picked = at_quantiles(values, (0.1, 0.5, 0.9))
     assert [values[p] for p in picked] == [10.0, 50.0, 90.0]
-
-
-def test_small_images_stay_crisp():
-    # A black and white chequerboard must come out black and white: any smoothing would leave large grey areas.
-    board = (torch.arange(8)[:, None] + torch.arange(8)[None]).remainder(2).float()[None, None, None]
-    secrets = tuple(type(t).equal(board[0], t.labels, t.pool) for t in truths([1, 1]))
-    found = reconstruction(board.expand(2, -1, -1, -1, -1).clone())
-    record = AttackRecord(Path("x"), found, None, secrets, ABOUT, score(found, secrets, None, seed=0, about=ABOUT))
-    drawn = grid_figure(record)
-    drawn.canvas.draw()
-    box, picture = drawn.axes[0].get_window_extent(), np.asarray(drawn.canvas.buffer_rgba())[::-1, :, :3]
-    cell = picture[int(box.y0) + 2 : int(box.y1) - 2, int(box.x0) + 2 : int(box.x1) - 2]
-    black, white = (cell < 10).all(axis=2).mean(), (cell > 245).all(axis=2).mean()
-    assert min(black, white) > 0.3
-    assert black + white > 0.9
-
-
-@each("columns, title", [(1, "dip on prototype uploads"), (5, "dip on prototype uploads " * 9), (10, "w" * 300)])
-def test_no_text_lies_outside_the_picture(columns, title):
-    cells = tuple((torch.rand(1, 8, 8), "12.3 dB") for _ in range(3))
-    made = [Column("10 % quantile", "client 7 · round 30 · class 9", cells, True) for _ in range(columns)]
-    drawn = draw_columns(["truth", "reconstruction", "baseline:\nmean image"], made, title, "mean PSNR 12.3 dB, " * 30)
-    boxes = [text.get_window_extent(drawn.canvas.get_renderer()) for text in drawn.texts if text.get_text()]
-    for box in boxes:
-        assert min(box.x0, box.y0) >= 0
-        assert (box.x1 <= drawn.bbox.x1, box.y1 <= drawn.bbox.y1) == (True, True)
-    assert boxes[0].y0 >= boxes[1].y1
-    assert boxes[1].y0 >= max(box.y1 for box in boxes[2:])

@@ -8,7 +8,6 @@ from page_cases import Page
 from run_cases import entangled, make_run
 from table_cases import told
 
-from fedpriv.reports.charts import Line, accuracy_chart, logarithmic
 from fedpriv.reports.run_records import load_runs
 from fedpriv.reports.runs_report import write_runs_report
 from fedpriv.util.errors import UserError
@@ -91,20 +90,6 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
         assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
 
 
-def test_the_same_runs_give_the_same_bytes_and_matplotlib_is_left_alone(two, out, tmp_path):
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30}):
-        write_runs_report(two, tmp_path / "two", target_accuracy=0.9, attacks="report.html")
-    assert dict(matplotlib.rcParams) == before
-    names = sorted(path.name for path in out.iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
-    assert {"runs.html", "runs.md", "runs.csv", "accuracy-after-training.svg"} <= set(names)
-    for name in names:
-        assert (out / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
-
-
 def test_markdown_tables_are_whole_and_pictures_are_there(out):
     text, width = (out / "runs.md").read_text(), None
     for line in text.splitlines():
@@ -128,15 +113,6 @@ def test_the_table_for_spreadsheets(out):
 
 
 # ---------------------------------------------------------------- charts
-
-
-def test_a_logarithmic_axis_where_runs_differ_much_and_none_for_a_silent_run(tmp_path):
-    assert logarithmic([np.array([1, 10]), np.array([50, 101])])
-    assert not logarithmic([np.array([1, 10]), np.array([50, 100])])
-    assert not logarithmic([np.array([0, 0]), np.array([50, 100])])
-    silent = make_run(tmp_path / "local", "local", lambda r, k: ())
-    write_runs_report([silent, make_run(tmp_path / "b")], tmp_path / "out")
-    assert "Nothing was sent by local." in (tmp_path / "out" / "runs.md").read_text()
 
 
 # ---------------------------------------------------------------- what cannot be reported
@@ -168,14 +144,3 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
             write_runs_report([home], tmp_path / "out")
         write_text(home / name, before)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.filterwarnings("error")
-def test_many_long_labels_leave_the_curves_their_room():
-    rounds = np.arange(1.0, 5.0)
-    value = np.full(4, 0.5)
-    lines = [
-        Line(f"fedproto-a-setting-with-a-very-long-name-{'x' * 80}-{n}", rounds, value, value, value) for n in range(32)
-    ]
-    drawn = accuracy_chart(lines, "accuracy", "round")
-    assert float(re.search(r'height="([\d.]+)pt"', drawn)[1]) > 32 * 0.2 * 72

@@ -57,11 +57,6 @@ def test_a_compiled_network_gives_what_the_network_gives(monkeypatch):
     compare_compiled(torch.arange(3))
 
 
-@pytest.mark.slow
-def test_a_network_compiled_to_machine_code_gives_what_the_network_gives():
-    compare_compiled(torch.arange(3), torch.tensor([2, 0]))
-
-
 def compare_compiled(*kept):
     def made():
         drawn = [torch.Generator().manual_seed(seed) for seed in range(3)]

@@ -10,9 +10,6 @@ from parallel_cases import square
 from safetensors.torch import load_file
 
 import fedpriv
-from fedpriv.attacks.observation import ThreatModel
-from fedpriv.pipeline.plan import AttackPlan, build_attacks
-from fedpriv.pipeline.shares import parts_of
 from fedpriv.sources.run import prepare
 from fedpriv.study.training import opened
 from fedpriv.util.code import allowing
@@ -131,18 +128,3 @@ def test_two_workers_find_what_one_finds_in_every_bit(trained, alone, tmp_path):
     assert_same(alone[0], tmp_path / "two")
     assert heard.lines == alone[1].lines
     assert (heard.ended, heard.open) == (["attacks"], [])  # workers tell of the suite as a whole
-
-
-def test_parts_are_the_suite_and_share_what_they_train():
-    def plan(*names, **card):
-        made = build_attacks(names, {})
-        images = {name: one for name, one in made.items() if one.result == "images"}
-        scores = {name: one for name, one in made.items() if one.result == "scores"}
-        return AttackPlan("entangled", images, ThreatModel(**card), inferences=scores, device="cpu")
-
-    whole = plan(*NAMES, attacker_data="same_domain")
-    parts = [part.results() for part in parts_of(whole)]
-    assert sorted(name for part in parts for name in part) == sorted(whole.results())
-    assert len(parts) == 4
-    shadowed = parts_of(plan(*NAMES, attacker_data="same_domain", extractor="shadow"))
-    assert sorted(len(part.results()) for part in shadowed) == [1, 3]

@@ -92,21 +92,6 @@ def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
         assert [read_bytes(home / name) for name in names] == [b"third"] * 3
 
 
-def test_files_are_forced_before_they_are_listed_and_listed_before_they_are_placed(home, monkeypatch):
-    events, sync, replace = [], os.fsync, os.replace
-    named = os.path.basename
-
-    def forced(file):
-        sync(file)
-        events.append(named(os.readlink(f"/proc/self/fd/{file}")))
-
-    monkeypatch.setattr(os, "fsync", forced)
-    monkeypatch.setattr(os, "replace", lambda old, new: (replace(old, new), events.append(f"place {named(new)}")))
-    write_all({home / "a": b"new", home / "b": b"new"})
-    assert [event.partition(f".{os.getpid()}")[0].strip(".") for event in sorted(events[:2])] == ["a", "b"]
-    assert events[2:] == [MARKER, "place a", "place b", "home"]
-
-
 def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_appends(home):
     path = home / "a.jsonl"
     assert read_lines(path) == []
@@ -126,25 +111,6 @@ def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_app
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: is a folder"):
         read_lines(path)
-
-
-def test_lines_that_a_crash_kept_from_their_place_are_not_missed(home, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            append_lines({home / "cells.jsonl": [{"n": 1}]})
-    assert set(files.written(home)) == {"cells.jsonl"}
-    assert read_lines(home / "cells.jsonl") == []
-
-
-def test_forgetting_leaves_the_digests_of_what_is_there(home):
-    for text in ("first", "second"):
-        write_text(home / "a", text)
-    write_text(home / "gone", "first")
-    (home / "gone").unlink()
-    files.forget(home)
-    assert files.written(home) == {"a": (files.digest(home / "a"),)}
-    assert (home / MARKER).read_text().count("sha256") == 1
 
 
 def test_a_nested_folder_lists_its_files_and_goes_alone(home, tmp_path):
