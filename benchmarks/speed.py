@@ -149,6 +149,7 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
+    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
     config = run_config(case)
     federation = prepare(config, torch.device("cpu"))
 
@@ -267,15 +268,16 @@ def dip_by_peer(case: dict[str, Any], turns: Turns) -> None:
 
 
 class Contender:
-    """A side in its own process; ``python_path`` says which fedpriv it imports."""
+    """A side in its own process; ``python_path`` says which fedpriv it imports, with that checkout's own script."""
 
     def __init__(self, side: str, case: dict[str, Any], python_path: Path, scratch: Path) -> None:
         scratch.mkdir()
-        paths = [str(python_path), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        here = python_path / HERE.name if (python_path / HERE.name / "speed.py").is_file() else HERE
+        paths = [str(python_path), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         command = [
             sys.executable,
-            str(HERE / "speed.py"),
+            str(here / "speed.py"),
             "--side",
             side,
             json.dumps({**case, "scratch": str(scratch)}),
@@ -290,9 +292,12 @@ class Contender:
         """Take a turn and return its CPU seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
         if not line:
             last = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise SystemExit(last[-1] if last else "a side ended without a word")
