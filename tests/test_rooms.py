@@ -51,7 +51,7 @@ BUDGET: dict[str, int] = {
     "util": 2017,
     "algebra": 469,
     "datasets": 1066,
-    "models": 790,
+    "models": 810,
     "uploads": 966,
     "integrations": 1142,
     "dp": 680,

@@ -22,12 +22,32 @@ WEIGHT_BOUND = 0.5
 """Weights of DLG's LeNet start uniform in [-0.5, 0.5], wide enough that sigmoids pass gradients on."""
 
 
+class Halving(nn.MaxPool2d):
+    """Max pooling of maps ``(n, c, h, w)`` by two; without derivatives on a CPU as the largest of quarters.
+
+    That is equal to the bit and takes a fifth of the time of torch's pooling of maps that lie channel by channel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return the pooled maps ``(n, c, h // 2, w // 2)``."""
+        if torch.is_grad_enabled() or maps.device.type != "cpu":
+            pooled: Tensor = super().forward(maps)
+            return pooled
+        height, width = maps.shape[-2] // 2 * 2, maps.shape[-1] // 2 * 2
+        above, below = maps[..., :height:2, :width], maps[..., 1:height:2, :width]
+        of_two = (torch.maximum(rows[..., ::2], rows[..., 1::2]) for rows in (above, below))
+        return torch.maximum(*of_two)
+
+
 def _convolutions(image_shape: ImageShape, *widths: int, padding: int = 0) -> tuple[list[nn.Module], int]:
     """Return 5x5 convolutions with 2x2 max pooling and ReLU, the flattening layer, and the flattened width."""
     _, height, width = image_shape
     layers: list[nn.Module] = []
     for before, after in pairwise((image_shape[0], *widths)):
-        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.Conv2d(before, after, 5, padding=padding), Halving(), nn.ReLU()]
         height, width = (height - 4 + 2 * padding) // 2, (width - 4 + 2 * padding) // 2
     return [*layers, nn.Flatten()], widths[-1] * height * width
 
@@ -124,10 +144,10 @@ def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: 
     channels, height, width = image_shape
     extractor = nn.Sequential(
         nn.Conv2d(channels, first, kernel, padding="same"),
-        nn.MaxPool2d(2),
+        Halving(),
         nn.ReLU(),
         nn.Conv2d(first, second, kernel, padding="same"),
-        nn.MaxPool2d(2),
+        Halving(),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),

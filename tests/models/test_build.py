@@ -12,6 +12,7 @@ from torch import nn
 from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
 from fedpriv.models.split import Blueprint, SplitModel, average_pooling, max_pooling
+from fedpriv.models.zoo import Halving
 from fedpriv.util.errors import UserError
 
 CIFAR = (3, 32, 32)
@@ -241,3 +242,11 @@ def test_both_poolings_equal_torchs_and_so_do_their_gradients(n_in, n_out, seed)
             y = module(x)
             results.append((y.detach(), torch.autograd.grad((y * weights).sum(), x)[0]))
         torch.testing.assert_close(results[0], results[1])
+
+
+@each("shape", [(2, 3, 8, 8), (1, 2, 7, 5), (3, 1, 2, 2)])
+def test_pooling_without_derivatives_is_torchs_to_the_bit(shape):
+    maps = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    maps[0, 0, 0, 0] = float("nan")
+    with torch.no_grad():
+        assert torch.equal(Halving()(maps).nan_to_num(7.0), torch.nn.functional.max_pool2d(maps, 2).nan_to_num(7.0))
