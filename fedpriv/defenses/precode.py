@@ -23,7 +23,7 @@ class Precode(Defense):
     The representation is mapped to means and standard deviations of a code of K entries, a code is drawn (in
     evaluation: the mean is taken) and mapped back; what methods upload as representation is what comes out. The model
     grows by 3 d K + 2 K + d parameters, which travel wherever the extractor does. Nothing is guaranteed: the
-    bottleneck's own first layer is fully connected; where images of a batch can be told apart the representation
+    bottleneck's own first layer is fully connected; where images of a batch can be separated the representation
     follows from its gradient in closed form, whatever code was drawn.
 
     Attributes:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.augmentations import AUGMENTATIONS, read_policy
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
-from fedpriv.defenses.transform import Transform, transform
+from fedpriv.defenses.transform import Transform, cropped, transform
 from fedpriv.federation.defense import plain_step
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import generator
@@ -36,6 +36,10 @@ def test_augmentations_by_hand():
     expect_same(transform(half, ((0,),), generator(0), crop=False), 1 - half)  # invert
     bright = {round(float(transform(half, ((15,),), generator(seed), crop=False).mean()), 4) for seed in range(12)}
     assert bright == {0.125, 0.375}  # brightness 9: half more or less
+    dot = torch.zeros(1, 16, 16)
+    dot[0, 8, 8] = 1.0  # moved by up to 2 each way, then mirrored or not: column c becomes 15 - c
+    places = {tuple(cropped(dot, generator(seed))[0].nonzero()[0].tolist()) for seed in range(400)}
+    assert places == {(row, column) for row in range(6, 11) for column in range(5, 11)}
 
 
 @given(st.integers(2, 6), st.floats(0.02, 1.0), st.integers(0, 10**6))
