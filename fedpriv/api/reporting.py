@@ -229,7 +229,7 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
         row: dict[str, Any] = {"name": name}
         row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
         for when, record in zip(("before", "after"), pairs[name], strict=True):
-            row[f"accuracy {when}"] = None if record.training is None else record.training.accuracy
+            row[f"accuracy {when}"] = record.accuracy
         if isinstance(item, str):
             yield row | {"verdict": f"not compared: {item}"}
             continue

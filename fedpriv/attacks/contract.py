@@ -219,10 +219,6 @@ class Attack(Declared):
         """
         return None
 
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return ""
-
 
 def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackProblem) -> None:
     """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""

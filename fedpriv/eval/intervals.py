@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.eval.records import Comparison, Estimate, FiniteSummary, Measure, Summary
-from fedpriv.sources.truth import STRATA
+from fedpriv.sources.truth import ESTIMANDS
 
 Values = NDArray[np.float64]
 Kind = Literal["mean", "share", "difference"]
@@ -420,7 +420,7 @@ class Means:
         strata: Sequence[str] = (),
         by_design: ByDesign | None = None,
     ) -> tuple[Comparison, ...]:
-        """Compare with guesses over all targets, and over those of each stratum where there are several strata.
+        """Compare with guesses over all targets, and over those of one image and of several where there are both.
 
         Each time it is the strongest guess there that counts, the one of the smallest mean difference.
 
@@ -428,17 +428,14 @@ class Means:
             gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
-            strata: the T targets' strata.
+            strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`.
             by_design: the only guess, where its rate follows from how targets and decoys were drawn.
         """
         if not gains or not self.units:
             return ()
-        apart = list(dict.fromkeys(strata))
         rows = {"all": list(range(len(self.units)))}
-        if len(apart) > 1:
-            rows |= {
-                name: [row for row, current in enumerate(strata) if current == name] for name in STRATA if name in apart
-            }
+        if len(set(strata)) > 1:
+            rows |= {name: [row for row, current in enumerate(strata) if current == name] for name in ESTIMANDS}
         made = []
         for name, chosen in rows.items():
             against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))

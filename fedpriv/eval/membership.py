@@ -30,10 +30,8 @@ from fedpriv.attacks.inputs.targets import Said, represent
 from fedpriv.eval.floors import SHUFFLED
 from fedpriv.eval.inference_case import InferenceCase, Ranked
 from fedpriv.eval.intervals import Values
-from fedpriv.eval.reasons import FEW_CLIENTS
 from fedpriv.eval.records import (
     Baseline,
-    Comparison,
     Measure,
     MembershipRecord,
     NamedClasses,
@@ -153,7 +151,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
         strata=stratum_areas(ranked, strata),
         shuffled=None if shuffled is None else shuffled.rates(),
-        comparisons=ranked.against(guesses, MEASURES) + stratum_comparisons(ranked, guesses, strata),
+        comparisons=ranked.against(guesses, MEASURES),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
@@ -192,21 +190,6 @@ def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
             auc, units = part.with_interval("auc"), len(np.unique(part.unit))
             results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
     return results
-
-
-def stratum_comparisons(ranked: Ranked, guesses: Mapping[str, Ranked | None], strata: Strata) -> tuple[Comparison, ...]:
-    """Compare the area of each stratum with chance, and with scores of the same candidates by name.
-
-    Each takes part in the page's tests. A stratum in which fewer clients have candidates than support a claim, or that is
-    all there is, is shown and not tested.
-    """
-    comparisons: list[Comparison] = []
-    for name, chosen in strata.items():
-        part = _part(ranked, chosen)
-        if part is not None and len(part.yes) < len(ranked.yes) and len(np.unique(part.unit)) >= FEW_CLIENTS:
-            beside = {guess: None if item is None else _part(item, chosen) for guess, item in guesses.items()}
-            comparisons += part.against(beside, {"membership": "auc"}, stratum=name)
-    return tuple(comparisons)
 
 
 # ---------------------------------------------------------------- baseline

@@ -17,7 +17,7 @@ from fedpriv.util.config import Record
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""
 
-SCORING_VERSION = 8
+SCORING_VERSION = 9
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[
@@ -51,11 +51,8 @@ AUC = 0.55
 FOUND_AT_1_PERCENT = 0.03
 """True-positive rate at 1 % false positives that membership inference must exceed."""
 
-SPECIFIC = 0.1
-"""Share of the objective of auxiliary images that images found from an upload must stay below to be specific.
-
-One step from the same start already leads below the objective of other images, so that below alone would say nothing.
-"""
+REACHED = 0.9
+"""Share of targets for which an able attack's objective is no worse than the truth's own."""
 
 
 # ---------------------------------------------------------------- estimates
@@ -171,13 +168,6 @@ class Upload(Record):
     separate: bool = False
 
 
-class Training(Record):
-    """Accuracy after local training in the attacked round, over all test images, and what most frequent classes reach."""
-
-    accuracy: FiniteFloat
-    guess: FiniteFloat
-
-
 Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
 """What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
 more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
@@ -212,6 +202,38 @@ class Premise(Record):
     n_differ: int = 0
 
 
+class Planted(Estimate):
+    """Positive control: the advantage of the same attack on simulated uploads of auxiliary images whose hiding is least.
+
+    One image a mean and no defense; ``least`` is the least effect that counts.
+    """
+
+    n_clients: int
+    least: FiniteFloat
+
+    @property
+    def is_found(self) -> bool:
+        """True where the interval of the advantage lies above the least effect."""
+        return self.ci95 is not None and self.ci95[0] > self.least
+
+
+class Able(Record):
+    """Evidence that an attack finds what is there.
+
+    Attributes:
+        planted: its positive control; None where there is none for its kind of upload, or it was not run.
+        reached: share of targets for which its objective is no worse than the truth's own; None without an objective.
+    """
+
+    planted: Planted | None
+    reached: FiniteFloat | None
+
+    @property
+    def passes(self) -> bool:
+        """True where each kind of evidence that there is speaks for the attack."""
+        return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
+
+
 Units = Literal["clients", "groups"]
 """Independent units: clients, or the groups of clients that were declared to be one each."""
 
@@ -226,7 +248,6 @@ class Identity(Record):
         knowledge: the threat model.
         seed: of the attack and its scoring.
         stage, reach: that was attacked, or None.
-        training: None for uploads that were made elsewhere.
         groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
         premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
     """
@@ -242,7 +263,6 @@ class Identity(Record):
     stage: Stage | None = None
     reach: Reach | None = None
     upload: Upload = Upload()
-    training: Training | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)
     premise: Premise | None = None
 
@@ -281,6 +301,8 @@ class Provenance(Identity):
         defenses: of the run, in the order in which they are applied.
         command: that does the same again, or empty.
         labels: what the study that holds the result calls it; None outside studies.
+        planted: the positive control, or None.
+        accuracy: over all test images after local training in the attacked round; None where it is not known.
     """
 
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
@@ -289,6 +311,8 @@ class Provenance(Identity):
     defenses: tuple[DefenseFacts, ...] = ()
     command: str = ""
     labels: Labels | None = None
+    planted: Planted | None = None
+    accuracy: FiniteFloat | None = None
 
     @property
     def defense(self) -> str:
@@ -305,7 +329,6 @@ class About(Provenance):
     """``about.json``: how a reconstruction was made.
 
     Attributes:
-        caveat: why neither success nor failure of the search says what it otherwise would, or empty.
         run_accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
         device: where the attack computed.
         files: SHA-256 of the files beside it.
@@ -313,7 +336,6 @@ class About(Provenance):
     """
 
     kind: Literal["about"] = "about"
-    caveat: str = ""
     run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)
     communication: Communication | None = None
     device: str = ""
@@ -448,30 +470,10 @@ class Advantage(FiniteSummary):
 
 
 class Fit(Record):
-    """The attack's objective against a target's own upload; None where it is not finite.
+    """The attack's objective against an upload: of its images, and of the true ones; None where not finite or known."""
 
-    Attributes:
-        own: of the images found from that upload.
-        shuffled: of those found from another client's upload in its place.
-        auxiliary: the lowest of a few auxiliary images, of the same classes where these are told.
-    """
-
-    own: FiniteFloat | None
-    shuffled: FiniteFloat | None
-    auxiliary: FiniteFloat | None
-
-    @property
-    def specific(self) -> bool:
-        """True where the images explain their own upload better than images that were found without it.
-
-        Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be
-        good guesses where an attack starts from what it knows of the class. A network that maps all images alike lets any
-        image explain any upload; then a search converges at once, and neither its success nor its failure says anything.
-        """
-        if self.own is None:
-            return False
-        shuffled = self.shuffled is None or self.own < self.shuffled
-        return shuffled and (self.auxiliary is None or self.own < SPECIFIC * self.auxiliary)
+    attack: FiniteFloat | None
+    truth: FiniteFloat | None
 
 
 class Target(Record):
@@ -483,8 +485,7 @@ class Target(Record):
         psnr_db, floor_psnr_db, advantage_db: of the attack, of the baseline, and their difference.
         objective: of the chosen restart; None where it is not finite.
         converged: by the attack's own rule.
-        fit, specific: how well the images explain the upload, beside images found without it; None without a control, and
-            where nothing leads from images to uploads.
+        fit: how well images explain the upload; None where nothing leads from images to uploads.
         diverged: it was not finite, and counts as black.
     """
 
@@ -500,8 +501,13 @@ class Target(Record):
     objective: FiniteFloat | None
     converged: bool
     fit: Fit | None = None
-    specific: bool | None = None
     diverged: bool
+
+    @property
+    def reached(self) -> bool:
+        """True where the search converged, or its objective is no worse than that of the true images."""
+        fit = self.fit
+        return self.converged or (fit is not None and None not in (fit.attack, fit.truth) and fit.attack <= fit.truth)  # type: ignore[operator]
 
 
 class StratumAdvantage(Estimate):
@@ -533,7 +539,7 @@ class ControlResult(Record):
     verdict: str
 
 
-class ReconstructionRecord(Identity):
+class ReconstructionRecord(Provenance):
     """``metrics.json``.
 
     Attributes:
@@ -567,7 +573,6 @@ class ReconstructionRecord(Identity):
     strata: Mapping[str, Stratum]
     control: ControlResult
     cost: Cost
-    caveat: str
     versions: Mapping[str, str]
 
     @property
@@ -581,13 +586,11 @@ class ReconstructionRecord(Identity):
         return sum(row.converged for row in self.targets) / len(self.targets)
 
     @property
-    def specific_share(self) -> float | None:
-        """Share of targets of a single image whose fit is specific to their upload; None where it was measured of none.
-
-        A mean does not determine its images, and guesses at the class fit it too, so means of two and more are left out.
-        """
-        known = [row.specific for row in self.targets if row.n_c == 1 and row.specific is not None]
-        return sum(known) / len(known) if known else None
+    def able(self) -> Able | None:
+        """Evidence that the attack finds what is there; None where nothing was measured."""
+        reached = sum(row.reached for row in self.targets) / len(self.targets)
+        measured = reached if any(row.fit is not None for row in self.targets) else None
+        return None if measured is None and self.planted is None else Able(planted=self.planted, reached=measured)
 
     @property
     def objective_median(self) -> float | None:
@@ -632,6 +635,11 @@ class InferenceRecord(Provenance, Rates):
     shuffled: Rates | None
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
+
+    @property
+    def able(self) -> Able | None:
+        """Evidence that the attack finds what is there; None where nothing was measured."""
+        return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
 class StratumArea(Record):
@@ -702,6 +710,7 @@ class PropertyRecord(InferenceRecord):
     n_yes: int
     classes_alone: Rates
     shares: ShareDistances | None = None
+    classes: NamedClasses | None = None
 
 
 InferenceResult = MembershipRecord | PropertyRecord

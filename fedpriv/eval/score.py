@@ -39,10 +39,10 @@ from fedpriv.eval.records import (
     ControlResult,
     Fit,
     FloorMeans,
-    Identity,
     ImageMeasures,
     Metrics,
     Perceptual,
+    Provenance,
     ReconstructionRecord,
     Stratum,
     StratumAdvantage,
@@ -51,7 +51,7 @@ from fedpriv.eval.records import (
     VectorMeans,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.sources.truth import STRATA, Truth, stratum
+from fedpriv.sources.truth import ESTIMANDS, STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
 
 BEYOND = 3.0
@@ -102,7 +102,7 @@ def score(
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
     vectors = score_vectors(reconstruction, shuffled, truths, means)
     reidentified = identification(targets, truths, attack, floors, means)
-    strata = [stratum(truth.n_c) for truth in truths]
+    strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(reidentified.rows).compare(
         reidentified.gains,
@@ -123,7 +123,7 @@ def score(
     measured = {name: ImageMeasures(**detail) for name, detail in details.items()}
     several = any(truth.n_c > 1 for truth in truths)
     return ReconstructionRecord(
-        **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
+        **{name: getattr(about, name) for name in Provenance.model_fields} | {"seed": seed},
         n_targets=len(targets),
         n_clients=len(set(means.units)),
         n_guesses=max(numbers),
@@ -142,7 +142,6 @@ def score(
         strata=_strata(truths, attack, floors[best], means),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
-        caveat=about.caveat,
         versions=versions(),
     )
 
@@ -262,8 +261,8 @@ def _targets(
     for row, target in enumerate(reconstruction.targets):
         fit = None
         if reconstruction.fits is not None:
-            own, shuffled, auxiliary = map(_finite, reconstruction.fits[row].tolist())
-            fit = Fit(own=own, shuffled=shuffled, auxiliary=auxiliary)
+            attacked, true = map(_finite, reconstruction.fits[row].tolist())
+            fit = Fit(attack=attacked, truth=true)
         rows.append(
             Target(
                 round=target.round,
@@ -278,7 +277,6 @@ def _targets(
                 objective=_finite(chosen[row]),
                 converged=bool(reconstruction.converged[row]),
                 fit=fit,
-                specific=None if fit is None else fit.specific,
                 diverged=bool(diverged[row]),
             )
         )

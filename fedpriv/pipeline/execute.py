@@ -46,9 +46,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT, Listener
 from fedpriv.util.seeds import generator
 
-COMPARED = 8
-"""Sets of images from the pool that are compared with an upload."""
-
 TOGETHER = 32
 """Targets whose fit is measured at a time."""
 
@@ -172,8 +169,7 @@ def run_job(
     if job.name in JUDGED and isinstance(source, RunSource):
         with listener.progress("an independent classifier"):
             judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
-    if control is not None:
-        reconstruction = with_fits(ground, job, reconstruction, control, truths)
+    reconstruction = with_fits(ground, job, reconstruction, truths)
     about = _about(ground, job, command)
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
@@ -218,51 +214,40 @@ def draw(attack: AttackRecord) -> None:
 
 
 def with_fits(
-    ground: AttackContext, job: Job, reconstruction: Reconstruction, control: Reconstruction, truths: Sequence[Truth]
+    ground: AttackContext, job: Job, reconstruction: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
-    """Return the reconstruction with its ``fits``: of its images, of the control's, and of images from the pool.
+    """Return the reconstruction with its ``fits``: the objective of its images, and of the true ones.
 
-    These are of the classes that the attack was given or recovered: what the client's labels say beyond that has no part. As
-    it is where nothing leads from images to uploads.
+    As it is where nothing leads from images to uploads.
     """
-    plan, device, fits = ground.plan, ground.source.device, []
+    device, fits = ground.source.device, []
     targets, case = reconstruction.targets, ground.case_for(job)
     for start in range(0, len(targets), TOGETHER):
         some = slice(start, start + TOGETHER)
         objective = job.attack.objective(_problem(ground, case, targets[some]))
         if objective is None:
             return reconstruction
-        known = zip(truths[some], reconstruction.labels[some], targets[some], strict=True)
-        others = [
-            pool_images(truth, labels, generator(plan.seed, "fit", item.round, item.client, item.index))
-            for truth, labels, item in known
-        ]
-        sets = [reconstruction.images[some], control.images[some], *torch.stack(others, 1)]
-        values = torch.stack([objective(images.to(device)).detach().double().cpu() for images in sets], 1)
-        values = values.nan_to_num(nan=torch.inf)
-        fits.append(torch.cat([values[:, :2], values[:, 2:].amin(1, keepdim=True)], 1))
+        images = reconstruction.images[some]
+        true = [in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)]
+        known = torch.tensor([current is not None for current in true])
+        pictures = torch.stack([each if current is None else current for each, current in zip(images, true, strict=True)])
+        values = torch.stack([objective(shown.to(device)).detach().double().cpu() for shown in (images, pictures)], 1)
+        values[~known, 1] = torch.inf
+        fits.append(values.nan_to_num(nan=torch.inf))
     return replace(reconstruction, fits=torch.cat(fits))
 
 
-def pool_images(truth: Truth, labels: Tensor, rng: torch.Generator) -> Tensor:
-    """Draw sets of images from the pool, each of the class of the guess that it stands in for.
-
-    Args:
-        truth: holds the pool.
-        labels: ``(M,)`` classes of the guesses, -1 where none is known; then, as for classes without images, any.
-        rng: of the draw.
-
-    Returns:
-        ``(COMPARED, M, c, h, w)`` in [0, 1].
-    """
-    order = torch.randperm(len(truth.pool.guesses), generator=rng)
-    chosen = torch.zeros(COMPARED, len(labels), dtype=torch.int64)
-    for label in labels.unique().tolist():
-        guesses = (labels == label).nonzero().flatten()
-        of_class = order[truth.pool.guess_labels[order] == label] if label >= 0 else order
-        pool = of_class if len(of_class) else order
-        chosen[:, guesses] = pool[torch.arange(COMPARED * len(guesses)) % len(pool)].view(COMPARED, -1)
-    return truth.pool.guesses[chosen]
+def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
+    """Return the true images ``(M, c, h, w)``, each in the place of a guess of its class; None where there are not M."""
+    if len(labels) != truth.n_c:
+        return None
+    left = list(range(truth.n_c))
+    order = []
+    for label in labels.tolist():
+        chosen = next((index for index in left if int(truth.labels[index]) == label), left[0])
+        left.remove(chosen)
+        order.append(chosen)
+    return truth.members[order].float()
 
 
 def _problem(ground: AttackContext, case: Case, targets: tuple[TargetId, ...]) -> AttackProblem:
@@ -282,7 +267,6 @@ def _about(ground: AttackContext, job: Job, command: str) -> About:
         more |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
     return About(
         **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
-        caveat=job.attack.caveat(_problem(ground, case, case.targets)),
         device=str(source.device),
         **more,
     )

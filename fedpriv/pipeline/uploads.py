@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv.eval.judge import JUDGED
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
-from fedpriv.eval.verdict import premise_words
+from fedpriv.eval.words import premise_words
 from fedpriv.pipeline.execute import AttackContext, check, run_plan
 from fedpriv.pipeline.plan import (
     AttackPlan,

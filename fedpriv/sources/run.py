@@ -309,16 +309,13 @@ class RunSource(Source):
         # For a round that was not evaluated stands the newest before it that was, or the first.
         lines = [row for row in self.run.rounds() if row.accuracy]
         line = ([row for row in lines if round_ is None or row.round <= round_] or lines[:1])[-1]
-        labels = [tests.labels for tests in self.federation.tests]
-        commonest = sum(int(label.bincount().max()) for label in labels if len(label))
-        accuracy = line.accuracy["after_training"].pooled
         return {
             "method": config.method,
             "dataset": dataset_title(config),
             "run": config,
             "images": summary.images,
             "defenses": summary.defenses,
-            "training": {"accuracy": accuracy, "guess": commonest / max(1, sum(map(len, labels)))},
+            "accuracy": line.accuracy["after_training"].pooled,
         }
 
 

@@ -144,18 +144,6 @@ class LinearLayer(Attack):
         views = LayerViews(model, problem.device)
         return model, [facts for _, facts in known], updates, layer, [views.of(layer, item.before) for item in updates]
 
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words what else moved the layer than its inputs; empty for nothing."""
-        knowledge, loss = problem.knowledge, problem.knowledge.loss
-        known = [knowledge.facts_of(target.client) for target in problem.targets]
-        several = any(facts is not None and facts.steps > 1 for facts in known)
-        details = moved_besides([loss.besides, loss.later if several else ""])
-        if not several or knowledge.model is None:
-            return details
-        *_, views = self._read(replace(problem, targets=problem.targets[:1], device=CPU))
-        takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
-        return details if takes_pixels else f"{details} {_SUMMED}".strip()
-
     def _inverted(
         self, problem: AttackProblem, views: Sequence[LayerInputs], inputs: Sequence[Tensor], labels: Tensor
     ) -> Reconstruction:

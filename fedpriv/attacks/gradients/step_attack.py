@@ -192,10 +192,6 @@ class GradientMatching(Attack):
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
         return updates, Matcher(updates.model, shape, updates.facts, problem.device, proximal)
 
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return self._read(replace(problem, device=CPU))[0].misfit
-
 
 def read_problem(
     attack: str,

@@ -1,0 +1,113 @@
+"""Endpoints, threat models and primary attacks, as data that is fixed before any result is seen.
+
+An endpoint is one kind of leak: reconstruction, membership, property (distribution of labels), label disclosure. Each has
+one primary attack for a kind of upload and a threat model; only primaries are tested on a page. What else was run is
+exploratory: shown with its own interval, claimed of nothing, and no reason to weaken a primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from fedpriv.eval.records import InferenceResult as InferenceResult
+from fedpriv.eval.records import Measure, PropertyRecord, ReconstructionRecord
+from fedpriv.uploads.kinds import (
+    CLASS_MEANS,
+    CLASS_OUTPUTS,
+    EXTRACTORS,
+    HEADS,
+    IN_CLEAR,
+    KERNELS,
+    LAYERS,
+    MAPPINGS,
+    MIXTURES,
+    NETWORKS,
+    OF_IMAGES,
+    PUBLIC_OUTPUTS,
+    VECTORS,
+    WHOLE,
+    Kinds,
+)
+
+Endpoint = Literal["label disclosure", "property", "membership", "reconstruction"]
+Threat = Literal["protocol", "white-box"]
+Estimand = Literal["", "one image", "several images"]
+Record = ReconstructionRecord | InferenceResult
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = ("label disclosure", "property", "membership", "reconstruction")
+THREATS: Final[tuple[Threat, ...]] = ("protocol", "white-box")
+"""``protocol``: only what crosses the wire, and auxiliary images; ``white-box``: the client's extractor too, or of trained
+weights the labels of the batch, as papers assume."""
+
+MEASURES: Final[dict[Endpoint, Measure]] = {
+    "label disclosure": "property",
+    "property": "property",
+    "membership": "membership",
+    "reconstruction": "images",
+}
+"""The measure by which a primary is judged: an area under the ROC curve, or PSNR."""
+
+HOLDS: Final = "holds"
+"""The question of label disclosure: has the client any image of the class?"""
+
+RECONSTRUCTION: Final[tuple[tuple[Kinds, Threat, tuple[str, ...]], ...]] = (
+    (OF_IMAGES | CLASS_MEANS, "protocol", ("decoder", "pixels", "dip")),
+    (OF_IMAGES | CLASS_MEANS, "white-box", ("decoder", "dip", "pixels")),
+    (MIXTURES, "protocol", ("unmix", "pixels", "dip")),
+    (MIXTURES, "white-box", ("unmix", "dip", "pixels")),
+    (CLASS_OUTPUTS, "protocol", ("class-inversion",)),
+    (CLASS_OUTPUTS, "white-box", ("class-inversion",)),
+    (PUBLIC_OUTPUTS, "protocol", ("paired-logits",)),
+    (WHOLE, "protocol", ("inverting-gradients", "linear-layer")),
+    (WHOLE | EXTRACTORS, "white-box", ("inverting-gradients", "linear-layer")),
+    (HEADS, "white-box", ("head-update",)),
+    (MAPPINGS, "white-box", ("angle-update",)),
+)
+"""Kinds, threat model, and the attack that is primary; where it was not run, the next one is. Named attacks come first."""
+
+TAKES_EXTRACTOR: Final = VECTORS | CLASS_OUTPUTS | EXTRACTORS | LAYERS
+"""Kinds whose attacks use the client's extractor where they have it."""
+
+
+def threat_of(record: Record) -> Threat:
+    """Return the threat model that an attack assumed, by what it was granted and can use on its kind of upload."""
+    card, kind = record.knowledge, record.target
+    if kind in TAKES_EXTRACTOR and card.extractor in ("white_box", "query"):
+        return "white-box"
+    reads_batches = isinstance(record, ReconstructionRecord) and kind in NETWORKS | LAYERS
+    return "white-box" if reads_batches and card.labels == "given" else "protocol"
+
+
+def endpoint_of(record: Record) -> Endpoint:
+    """Return the endpoint that an attack answers."""
+    if isinstance(record, PropertyRecord):
+        return "label disclosure" if record.question == HOLDS else "property"
+    return "reconstruction" if isinstance(record, ReconstructionRecord) else "membership"
+
+
+def primary(kind: str, endpoint: Endpoint, threat: Threat, attacks: Iterable[str]) -> str | None:
+    """Return which of the attacks that were run is primary: the first of the order above, else the first by name."""
+    there = sorted(set(attacks))
+    if endpoint == "reconstruction":
+        for kinds, assumed, order in RECONSTRUCTION:
+            if assumed == threat and kind in kinds:
+                there = [name for name in order if name in there] or there
+    return there[0] if there else None
+
+
+def primaries(kind: str, threat: Threat) -> tuple[str, ...]:
+    """Return the names of the primary attacks on a kind of upload under a threat model."""
+    first = [order[0] for kinds, assumed, order in RECONSTRUCTION if assumed == threat and kind in kinds]
+    return tuple(first) if kind in IN_CLEAR else ("labels", "property", "membership", *first)
+
+
+def why_not(kind: str, endpoint: Endpoint, threat: Threat) -> str:
+    """Return why nothing answers an endpoint under a threat model."""
+    if kind in IN_CLEAR:
+        return "sent in clear" if endpoint in ("label disclosure", "property") else "counts hold no image"
+    if endpoint == "reconstruction" and kind in KERNELS:
+        return "no attack is known"
+    if threat == "protocol" and kind in TAKES_EXTRACTOR and endpoint in ("membership", "reconstruction"):
+        return "needs the client's extractor"
+    return "not run"
