@@ -71,6 +71,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
         facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds. Results do not depend on it.
+        full: run all attacks that fit the target, at their own budgets, not only those of the first look.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
     """
@@ -80,6 +81,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     reach: str | int | Sequence[str | int]
     facts: Mapping[str, Any] | str | Path
     workers: int | str
+    full: bool
     download: bool
     resume: bool
 
@@ -150,24 +152,28 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
     for line in suite.lines:
         listener.say(line)
     configs: tuple[RunConfig, ...] = ()
-    plans: tuple[AttackPlan, ...] = (plan,)
+    second = None if named or settings["knowledge"] else planning.protocol_plan(plan)
+    threats = (plan,) if second is None else (plan, second)
+    plans: tuple[AttackPlan, ...] = threats
     if path is None:
         first = _first_config(plan, settings)
         everywhere = {*named}
         if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
             everywhere.add("linear-layer")
-        configs, plans = sweep(first, plan, series, everywhere, settings)
+        swept = [sweep(first, each, series, everywhere, settings) for each in threats]
+        configs = tuple(config for config in swept[0][0] for _ in threats)
+        plans = tuple(each for group in zip(*(made for _, made in swept), strict=True) for each in group)
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
-    grounds = [] if path is None else [_prepare(path, plan, named, leave_out)]
+    grounds = [] if path is None else [_prepare(path, each, named, leave_out) for each in plans]
     folder, scratch = place(settings.get("out"))
     how = {name: settings.get(name, False) for name in ("resume", "force")}
     with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         for item, item_config in zip(plans, configs, strict=path is None):
-            where = folder / f"run{item.suffix}"
+            where = folder / f"run{item.run_suffix}"
             _train_first(where, item_config, plan, workers, listener)
             try:
                 grounds.append(_prepare(where, item, named, leave_out))
@@ -191,7 +197,7 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
 
 def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
     """Return the attacks that are named, or all that fit a target, adapted to the defenses of the run."""
-    names = planning.attack_names(target, named)
+    names = planning.attack_names(target, named, full=settings.get("full", False))
     if named:
         return AdaptedSuite(names)
     if run is not None:
@@ -238,16 +244,19 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Call
 def quick_settings(target: str) -> dict[str, Any]:
     """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
 
-    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
-    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
+    Twenty clients decide where ten do not; half of a client's images are held out for membership, and a fifth of all are the
+    attacker's and the baselines'. Weights are attacked after one step on one image, the textbook case; mixtures are taken
+    apart over more rounds, in smaller steps, so that what the extractor makes of an image hardly moves in between.
     """
     kind = payload_kind(target)
+    who = {"clients": 20, "auxiliary": 0.2, "train_fraction": 0.5}
     if kind.computed_from == "training":
         models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
-        return one_step | ({"models": models} if models else {})
+        return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
-    return pace | ({"public": 200} if kind.computed_from == "public" else {})
+    kept = {"keep": EVERY_ROUND} if kind.space == "representation" else {}
+    return who | pace | kept | ({"public": 200} if kind.computed_from == "public" else {})
 
 
 def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:

@@ -2,8 +2,8 @@
 
 Primaries alone are tested. ``leak``: the advantage over the baseline is above the least effect that counts (Holm over the
 page's primaries). ``no leak detected``: its upper bound, at the level that Holm's rule leaves it, is below that effect, an
-equivalence test from one side (Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680), and the attack is known
-to be able. Else ``inconclusive``, with a reason and what would decide it. Of several seeds the comparisons are put
+equivalence test from one side (Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680), and the attack is
+known to be able. Else ``inconclusive``, with a reason and what would decide it. Of several seeds the comparisons are put
 together first (:func:`fedpriv.eval.intervals.combine`).
 """
 
@@ -240,7 +240,10 @@ def _endpoint(
     every: Sequence[Sequence[Record]],
 ) -> Iterable[_Draft]:
     kind = every[0][0].target
-    by_threat = {name: [one for one in attacks if threat_of(one[0]) == name] for name in THREATS}
+    images = endpoint == "reconstruction"
+    by_threat = {
+        name: [one for one in attacks if threat_of(kind, one[0].knowledge, images=images) == name] for name in THREATS
+    }
     there = by_threat[threat]
     named = _named(every) if endpoint == "label disclosure" else None
     shared: dict[str, Any] = {

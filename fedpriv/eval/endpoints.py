@@ -8,8 +8,10 @@ exploratory: shown with its own interval, claimed of nothing, and no reason to w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, Literal
 
+from fedpriv.attacks.observation import LabelAccess, ThreatModel
 from fedpriv.eval.records import InferenceResult as InferenceResult
 from fedpriv.eval.records import Measure, PropertyRecord, ReconstructionRecord
 from fedpriv.uploads.kinds import (
@@ -70,13 +72,24 @@ TAKES_EXTRACTOR: Final = VECTORS | CLASS_OUTPUTS | EXTRACTORS | LAYERS
 """Kinds whose attacks use the client's extractor where they have it."""
 
 
-def threat_of(record: Record) -> Threat:
-    """Return the threat model that an attack assumed, by what it was granted and can use on its kind of upload."""
-    card, kind = record.knowledge, record.target
+def threat_of(kind: str, card: ThreatModel, *, images: bool) -> Threat:
+    """Return the threat model that an attack assumes, by what it is granted and can use on a kind of upload.
+
+    Args:
+        kind: of upload.
+        card: all that it is granted.
+        images: whether it makes images; who scores classes or candidates reads no labels of a batch.
+    """
     if kind in TAKES_EXTRACTOR and card.extractor in ("white_box", "query"):
         return "white-box"
-    reads_batches = isinstance(record, ReconstructionRecord) and kind in NETWORKS | LAYERS
-    return "white-box" if reads_batches and card.labels == "given" else "protocol"
+    return "white-box" if images and kind in NETWORKS | LAYERS and card.labels == "given" else "protocol"
+
+
+def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
+    """Return what is left of a threat model without the client's extractor, and without labels of batches."""
+    shadow = card.attacker_data == "same_domain" and kind in VECTORS | CLASS_OUTPUTS
+    labels: LabelAccess = "inferred" if kind in NETWORKS | LAYERS else card.labels
+    return replace(card, extractor="shadow" if shadow else "none", labels=labels)
 
 
 def endpoint_of(record: Record) -> Endpoint:

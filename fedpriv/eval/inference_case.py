@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval.intervals import Values, clustered, compare
-from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, Rate, Rates
+from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, NamedClasses, Rate, Rates
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings
 
@@ -66,6 +66,20 @@ class InferenceCase:
         """Return the counts of images by class ``(C,)`` of each client that uploaded."""
         n_classes = self.evidence.knowledge.n_classes
         return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}
+
+
+def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
+    """Return for how many clients uploads name the classes exactly; None where they name none."""
+    if all(item.classes is None for item in lines.values()):
+        return None
+    right, counted, counts_right = 0, 0, 0
+    for client, item in lines.items():
+        labels, counts = truth.labels(client).unique(return_counts=True)
+        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        right += item.classes == tuple(sorted(kept))
+        counted += item.counts is not None
+        counts_right += item.counts == kept
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
 
 
 # ---------------------------------------------------------------- scores

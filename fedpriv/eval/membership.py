@@ -26,15 +26,14 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inference.update_scores import training_of
-from fedpriv.attacks.inputs.targets import Said, represent
+from fedpriv.attacks.inputs.targets import represent
 from fedpriv.eval.floors import SHUFFLED
-from fedpriv.eval.inference_case import InferenceCase, Ranked
+from fedpriv.eval.inference_case import InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values
 from fedpriv.eval.records import (
     Baseline,
     Measure,
     MembershipRecord,
-    NamedClasses,
     Provenance,
     Seconds,
     StratumArea,
@@ -152,22 +151,9 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         strata=stratum_areas(ranked, strata),
         shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against(guesses, MEASURES),
-        classes=_classes(problem.said(), case.truth),
+        classes=named_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
-
-
-def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
-    if all(item.classes is None for item in lines.values()):
-        return None
-    right, counted, counts_right = 0, 0, 0
-    for client, item in lines.items():
-        labels, counts = truth.labels(client).unique(return_counts=True)
-        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        right += item.classes == tuple(sorted(kept))
-        counted += item.counts is not None
-        counts_right += item.counts == kept
-    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
 
 
 # ---------------------------------------------------------------- strata

@@ -42,6 +42,7 @@ from fedpriv.eval.records import (
     ImageMeasures,
     Metrics,
     Perceptual,
+    Planted,
     Provenance,
     ReconstructionRecord,
     Stratum,
@@ -144,6 +145,29 @@ def score(
         cost=reconstruction.cost,
         versions=versions(),
     )
+
+
+def planted_advantage(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], units: tuple[int, ...], seed: int
+) -> Planted:
+    """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
+
+    Args:
+        reconstruction: of T planted targets.
+        truths: T truths in the same order, of one image each.
+        units: T independent units.
+        seed: of the guesses.
+    """
+    current = reconstruction.to_cpu()
+    attack = measure(own_guesses(settle(current.images)[0], truths), truths)
+    pairs = list(zip(truths, current.targets, attack.guesses, strict=True))
+    floors = {
+        name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
+        for name in guessers(truths)
+    }
+    gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
+    item = Means(units).compare(gains, "images", DECIBELS)[0]
+    return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)
 
 
 def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:

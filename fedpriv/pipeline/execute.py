@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,22 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Declared, Trained
 from fedpriv.attacks.inference.base import Inference
-from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
+from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
+from fedpriv.eval.endpoints import primary, threat_of
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
-from fedpriv.eval.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
+from fedpriv.eval.records import (
+    About,
+    InferenceResult,
+    MembershipRecord,
+    Planted,
+    Premise,
+    Provenance,
+    Reach,
+    ReconstructionRecord,
+    Upload,
+)
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
 from fedpriv.eval.storage import (
@@ -30,6 +41,7 @@ from fedpriv.eval.storage import (
     write_record,
 )
 from fedpriv.pipeline.plan import AttackPlan, Job
+from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.reports.grid import grid_png
 from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
@@ -38,13 +50,12 @@ from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
-from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
+from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, VECTORS
 from fedpriv.util import files
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT, Listener
-from fedpriv.util.seeds import generator
 
 TOGETHER = 32
 """Targets whose fit is measured at a time."""
@@ -56,25 +67,28 @@ class AttackContext:
 
     source: Source  # that is attacked
     plan: AttackPlan  # by which cases are built
-    cases: dict[str, Case] = field(default_factory=dict)  # by attack
+    cases: dict[Hashable, Case] = field(default_factory=dict)  # by attack and threat model
     trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
     scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
 
-    def case_for(self, job: Job) -> Case:
-        """Return the case that a job's attack is handed, built when it is first asked for."""
+    def case_for(self, job: Job, extractor: ExtractorAccess | None = None) -> Case:
+        """Return the case that a job's attack is handed, built when it is first asked for; or one of another access."""
         plan, attack = self.plan, job.attack
-        if job.name not in self.cases:
-            stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
-            self.cases[job.name] = build_case(
+        stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
+        card = plan.card_for(attack, stored)
+        card = card if extractor is None else replace(card, extractor=extractor)
+        key = (job.name, card)
+        if key not in self.cases:
+            self.cases[key] = build_case(
                 self.source,
-                plan.card_for(attack, stored),
+                card,
                 attack,
                 n_targets=plan.n_targets or attack.most_targets,
                 seed=plan.seed,
                 round_=plan.round,
                 trained=self.trained,
             )
-        return self.cases[job.name]
+        return self.cases[key]
 
     def collected(self) -> AttackContext:
         """Build the case for each attack of the plan, and return the context."""
@@ -146,6 +160,11 @@ def run_plan(
                     raise
                 listener.say(f"left out: {error}")
                 continue
+            if plan.control and isinstance(scores[home], MembershipRecord) and plan.target in VECTORS:
+                clients = {seen.client for seen in case.evidence.observations}
+                pools = {client: ground.source.pool(client, plan.seed, ground.scorers) for client in clients}
+                planted = planted_membership(inference, case, pools, about)
+                scores[home] = scores[home].model_copy(update={"planted": planted})
             files.mark(home, "scores")
             write_record(home, scores[home])
     return records, scores
@@ -158,10 +177,12 @@ def run_job(
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
     title = f"{directory.name} on {{}}".format
-    reconstruction = search(title(ground.plan.target), case.observations, ground, job, listener)
+    problem = _problem(ground, case, case.targets)
+    reconstruction = search(title(ground.plan.target), problem, ground, job, listener)
     control = None
     if job.control and case.shuffled is not None:
-        control = search(title("shuffled uploads"), case.shuffled, ground, job, listener)
+        shuffled = replace(problem, observations=case.shuffled)
+        control = search(title("shuffled uploads"), shuffled, ground, job, listener)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
@@ -171,6 +192,10 @@ def run_job(
             judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     about = _about(ground, job, command)
+    if job.control and is_primary(ground.plan, job):
+        about = about.model_copy(
+            update={"planted": positive_control(ground, job, about, title("planted uploads"), listener)}
+        )
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
     if pages:
@@ -180,16 +205,42 @@ def run_job(
     return record
 
 
-def search(
-    title: str, observations: tuple[Observation, ...], ground: AttackContext, job: Job, listener: Listener
-) -> Reconstruction:
-    """Carry out an attack on what the server saw, or on the shuffled control."""
-    plan, case = ground.plan, ground.case_for(job)
+def is_primary(plan: AttackPlan, job: Job) -> bool:
+    """True for the attack by which reconstruction is judged, among those of the plan."""
+    threat = threat_of(plan.target, plan.card, images=True)
+    return primary(plan.target, "reconstruction", threat, plan.attacks) == job.name
+
+
+def positive_control(ground: AttackContext, job: Job, about: About, title: str, listener: Listener) -> Planted | None:
+    """Attack planted uploads, and return the advantage there; None where nothing can be planted in this kind of upload."""
+    case, source, seed = ground.case_for(job), ground.source, ground.plan.seed
+    if ground.plan.target not in VECTORS:
+        return None
+    if case.knowledge.card.extractor != "white_box":
+        try:
+            case = ground.case_for(job, extractor="white_box")
+        except UserError:  # nobody has the clients' extractors
+            return None
+    pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
+    problem = _problem(ground, ground.case_for(job), case.targets)
+    planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
+    if planted is None:
+        return None
+    try:
+        return judge_images(search(title, planted[0], ground, job, listener), planted[1], about)
+    except UserError as error:
+        listener.say(f"no positive control of {job.name}: {error}")
+        return None
+
+
+def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, listener: Listener) -> Reconstruction:
+    """Carry out an attack on what the server saw, on the shuffled control, or on planted uploads."""
+    plan = ground.plan
     with listener.progress(title) as report:
         return job.attack(
-            observations,
-            case.knowledge,
-            case.targets,
+            problem.observations,
+            problem.knowledge,
+            problem.targets,
             kind=plan.target,
             seed=plan.seed,
             device=ground.source.device,
@@ -228,9 +279,13 @@ def with_fits(
         if objective is None:
             return reconstruction
         images = reconstruction.images[some]
-        true = [in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)]
+        true = [
+            in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)
+        ]
         known = torch.tensor([current is not None for current in true])
-        pictures = torch.stack([each if current is None else current for each, current in zip(images, true, strict=True)])
+        pictures = torch.stack(
+            [each if current is None else current for each, current in zip(images, true, strict=True)]
+        )
         values = torch.stack([objective(shown.to(device)).detach().double().cpu() for shown in (images, pictures)], 1)
         values[~known, 1] = torch.inf
         fits.append(values.nan_to_num(nan=torch.inf))

@@ -83,6 +83,7 @@ class AttackPlan:
     numerics: Numerics = field(default_factory=Numerics)  # of searches
     reach: LocalWork | None = None  # of several settings of local work, ``series``, the one that this plan is on
     series: tuple[LocalWork, ...] = ()
+    threat: str = ""  # ``protocol`` of a second plan on the same uploads, with less granted than the first
 
     @property
     def precision(self) -> str:
@@ -90,9 +91,14 @@ class AttackPlan:
         return self.numerics.precision
 
     @property
-    def suffix(self) -> str:
-        """Name that folders get besides: nothing for the first setting of a sweep, so that it lies where one alone would."""
+    def run_suffix(self) -> str:
+        """Name that the run's folder gets besides: nothing for the first setting of a sweep, which lies where one would."""
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
+
+    @property
+    def suffix(self) -> str:
+        """Name that folders of results get besides."""
+        return self.run_suffix + (f"-{self.threat}" if self.threat else "")
 
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
@@ -154,8 +160,45 @@ def target_name(target: str) -> str:
     return payload_kind(target).kind
 
 
-def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
-    """Return the attacks that are asked for, or all that fit a target."""
+def first_look(target: str) -> tuple[str, ...]:
+    """Return the attacks that run without being named: the primaries, and dip, as published evaluations use it."""
+    from fedpriv.attacks import ATTACKS, attacks_for, default_suite
+    from fedpriv.eval.endpoints import THREATS, primaries
+
+    fitting = attacks_for(target)
+    wanted = {"dip", *(name for threat in THREATS for name in primaries(target, threat))}
+    chosen = tuple(name for name in fitting if name in wanted)
+    if not any(ATTACKS.load(name).result == "images" for name in chosen):  # a kind of another package, or none is known
+        return tuple(dict.fromkeys((*chosen, *default_suite(target))))
+    return chosen
+
+
+def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
+    """Return the plan of primaries without the client's extractor; None where nothing of them would be another attack."""
+    from fedpriv.eval.endpoints import primary, protocol_card, threat_of
+
+    target, card = plan.target, protocol_card(plan.target, plan.card)
+    images = dict[str, Any]()
+    if threat_of(target, plan.card, images=True) == "white-box":
+        images = _allowed(plan.attacks, target, card, plan.rounds_seen)
+        name = primary(target, "reconstruction", "protocol", images)
+        images = {name: images[name]} if name else {}
+    scores = _allowed(plan.inferences, target, card, plan.rounds_seen)
+    scores = {name: made for name, made in scores.items() if made.card(card, target) != made.card(plan.card, target)}
+    if not images and not scores:
+        return None
+    return replace(plan, attacks=images, inferences=scores, card=card, threat="protocol")
+
+
+def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_seen: int | None) -> dict[str, Any]:
+    try:
+        return granted(chosen, (), target, card, rounds_seen)[0]
+    except UserError:  # none of them
+        return {}
+
+
+def attack_names(target: str, attacks: Sequence[str], *, full: bool = False) -> tuple[str, ...]:
+    """Return the attacks that are asked for, or those of the first look, or with ``full`` all that fit a target."""
     from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
@@ -172,13 +215,13 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
                 f"attacks={shown(name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
-    return chosen or default_suite(target)
+    return chosen or (default_suite(target) if full else first_look(target))
 
 
 def granted(
     chosen: Mapping[str, Any], named: Sequence[str], target: str, card: ThreatModel, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the attacks whose needs the card meets, and a line for each that is missed."""
+    """Return the attacks whose needs the card meets, and a line for each that is missed; refuse those that were named."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     for name, made in chosen.items():

@@ -137,6 +137,10 @@ class MembershipInference(Inference):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
+    def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
+        """True of uploads that candidates' representations are compared with."""
+        return kind not in KERNELS | WHOLE | PUBLIC_OUTPUTS
+
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
         if kind in AVERAGES and card.attacker_data == "same_domain":
