@@ -44,7 +44,6 @@ from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT, Listener
-from fedpriv.util.seeds import generator
 
 TOGETHER = 32
 """Targets whose fit is measured at a time."""
@@ -228,9 +227,13 @@ def with_fits(
         if objective is None:
             return reconstruction
         images = reconstruction.images[some]
-        true = [in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)]
+        true = [
+            in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)
+        ]
         known = torch.tensor([current is not None for current in true])
-        pictures = torch.stack([each if current is None else current for each, current in zip(images, true, strict=True)])
+        pictures = torch.stack(
+            [each if current is None else current for each, current in zip(images, true, strict=True)]
+        )
         values = torch.stack([objective(shown.to(device)).detach().double().cpu() for shown in (images, pictures)], 1)
         values[~known, 1] = torch.inf
         fits.append(values.nan_to_num(nan=torch.inf))

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import (
     LayerInputs,
     LayerViews,
@@ -32,7 +32,6 @@ from fedpriv.attacks.gradients.separation import (
     lone_inputs,
     separate,
 )
-from fedpriv.attacks.gradients.step_attack import moved_besides
 from fedpriv.attacks.gradients.update import LocalStep, batch_facts, infer_labels, private_head
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Update, read_update
