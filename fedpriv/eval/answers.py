@@ -157,6 +157,11 @@ def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
     return json.dumps(group, sort_keys=True, default=str)
 
 
+def place_of(about: Provenance) -> str:
+    """Return the key of an upload at a stage of training, :attr:`Answer.upload`."""
+    return f"{upload_key(about)} {about.stage_name}"
+
+
 def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
     """Return the keys of each attack, those of several seeds together, in the order in which they come.
 
@@ -177,8 +182,7 @@ def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
     """Answer every endpoint of every upload of a page, its primaries tested together."""
     uploads: dict[str, list[list[Record]]] = {}
     for keys in over_seeds(results):
-        about = about_of(results[keys[0]])
-        where = upload_key(about) + f" {about.stage_name}"
+        where = place_of(about_of(results[keys[0]]))
         uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
     drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
     tested = [draft for draft in drafts if draft.comparison is not None and draft.answer.why not in _SILENT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
@@ -180,9 +181,16 @@ def against(answer: Answer) -> str:
 
 
 def gravest(answers: Sequence[Answer]) -> Answer | None:
-    """Return the gravest of some answers: a leak before what is inconclusive, before none; of leaks the largest."""
+    """Return the gravest of some answers: a leak before what is inconclusive, before none.
+
+    Of leaks what is sent in clear comes first, then the advantage in least effects, which dB and areas share.
+    """
     order: list[Word] = ["leak", "inconclusive", "no leak detected", "not asked"]
-    return min(answers, key=lambda one: (order.index(one.verdict), -(one.advantage or 0.0)), default=None)
+
+    def size(one: Answer) -> float:
+        return math.inf if one.named is not None else (one.advantage or 0.0) / (one.least or 1.0)
+
+    return min(answers, key=lambda one: (order.index(one.verdict), -size(one)), default=None)
 
 
 def percent(share: float) -> str:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedpriv.eval.floors import FLOORS, LABELS, blind_floors, guess
-from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, psnr_of_mse, score_guesses, settle, squared_errors
+from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
 from fedpriv.eval.records import ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.eval.storage import AttackRecord, scored
@@ -104,10 +104,8 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
         truth = truths[row]
         cells = [(truth.members[member], "")]
         if mixed:
-            errors = squared_errors(current[row], truth.members)
-            count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
-            nearest = truth.members[int(errors.min(dim=0).values.argmin())]
-            cells = [(truth.mean_image().float(), count), (nearest, f"best {float(psnr_of_mse(errors.min())):.1f} dB")]
+            nearest = truth.members[int(squared_errors(current[row], truth.members).min(dim=0).values.argmin())]
+            cells = [(truth.mean_image().float(), ""), (nearest, "")]
         shown = [guesses[row] for guesses in rivals]
         shown.insert(1, guess(blind, truth, targets[row], len(current[row]), record.seed))
         reached = []
@@ -129,7 +127,8 @@ def _picked(values: Sequence[float]) -> list[tuple[int, str]]:
 
 def _note(record: ReconstructionRecord, row: int) -> str:
     target = record.targets[row]
-    return f"client {target.client} · round {target.round}" + ("" if target.label < 0 else f" · class {target.label}")
+    what = f"average of {target.n_c} images" if target.n_c > 1 else "one image"
+    return f"client {target.client} · round {target.round} · {what}"
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:

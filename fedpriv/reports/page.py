@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fedpriv.eval.verdict import premise_words
+from fedpriv.eval.words import premise_words
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import Markdown, code_block, code_span, csv_cell, markdown, visible
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpriv.eval.answers import NOT_THE_UPLOAD
 from fedpriv.eval.intervals import combine, compare
 from fedpriv.eval.records import About, Comparison
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import ReachedAccuracy, RoundLine, RunSummary
-from fedpriv.reports.labels import NOT_THE_UPLOAD, partition_words
+from fedpriv.reports.labels import partition_words
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
