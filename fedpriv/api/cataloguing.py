@@ -222,7 +222,7 @@ LINES, WIDTH = 25, 80
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of one member or word. As text it is a screen of 25 lines at most; a notebook shows all of it.
+    """Facts, text and paper of one member or word. As text it is a screen of 25 lines at most; a notebook shows all of it.
 
     Attributes:
         name: the member, or the word.
