@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
+
+from fedpriv.util.foreign import toml_table
 
 
 class Word(NamedTuple):
@@ -19,7 +20,7 @@ class Word(NamedTuple):
 @cache
 def words() -> tuple[Word, ...]:
     """Return the entries of the glossary."""
-    entries = tomllib.loads(resources.files("fedpriv.util").joinpath("glossary.toml").read_text("utf-8"))["word"]
+    entries = toml_table(resources.files("fedpriv.util").joinpath("glossary.toml").read_text("utf-8"))["word"]
     return tuple(Word(tuple(entry["names"]), entry["text"], entry.get("target", "")) for entry in entries)
 
 
