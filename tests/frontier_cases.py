@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from eval_cases import asked, federated, result
-
 from fedpriv.eval.reasons import JudgedComparison, Reason, Verdict
+
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.reports.frontier import frontiers
 from fedpriv.reports.labels import about_of, over_seeds

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval.intervals import Values, clustered, compare
@@ -38,6 +39,7 @@ class InferenceCase:
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
     earlier: tuple[Case, ...] = ()
+    trained: Trained = field(default_factory=Trained)
 
     @property
     def round(self) -> int:
@@ -47,7 +49,13 @@ class InferenceCase:
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
         """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
         requested = InferenceProblem(
-            self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
+            self.evidence.observations,
+            self.evidence.knowledge,
+            self.kind,
+            candidates or {},
+            self.told,
+            seed=self.seed,
+            trained=self.trained,
         )
         if inference.most_rounds > 1:
             requested = replace(

@@ -420,7 +420,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
         raise UserError(
             f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
         )
-    return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
+    return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier, ground.trained)
 
 
 def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: int | None) -> Case:

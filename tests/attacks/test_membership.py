@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from federations import DIGITS
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.verdict import words
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from torch.nn.functional import cross_entropy
 
@@ -17,9 +19,7 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.eval.inference_case import area
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.storage import load_scores
-from fedpriv.eval.verdict import words
 from fedpriv.uploads.payloads import (
     AngleMatrix,
     Classifier,

@@ -7,6 +7,8 @@ import pytest
 import torch
 from compare import expect_same
 from federations import DIGITS
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.verdict import inferred
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.inference.base import InferenceProblem
@@ -23,9 +25,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.eval.inference_case import area
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.storage import load_scores
-from fedpriv.eval.verdict import inferred
 from fedpriv.uploads.payloads import (
     Classifier,
     ClassLogits,

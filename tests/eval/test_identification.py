@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from fedpriv.eval.judgement import attainable
 
 from fedpriv.attacks.observation import TargetId
 from fedpriv.eval.floors import DECOYS, NEAREST, SHUFFLED
 from fedpriv.eval.identification import identification, identify
 from fedpriv.eval.intervals import ByDesign, Means, clustered, combine
-from fedpriv.eval.judgement import attainable
 from fedpriv.eval.metrics import ScoredGuesses, measure, own_guesses
 from fedpriv.sources.truth import Pool, Truth
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from eval_cases import ABOUT
+from fedpriv.eval.judgement import judge
+from fedpriv.eval.verdict import words
 
 from fedpriv.attacks.inference.base import Asked, Inference, Scores
 from fedpriv.attacks.inputs.targets import Said
@@ -14,10 +16,8 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.eval import inference as judged
 from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.membership import draw_trials, on_common_scale
 from fedpriv.eval.records import Provenance
-from fedpriv.eval.verdict import words
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings
 from fedpriv.uploads.payloads import LabelCounts

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from eval_cases import asked, attacked, but, compared, summary
+from fedpriv.eval.judgement import FALSE_CLAIMS, attainable, holm, judge, judge_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.eval.judgement import FALSE_CLAIMS, attainable, holm, judge, judge_page
 from fedpriv.eval.records import FeatureMeasure, Upload
 
 SURE = 1e-6

@@ -2,11 +2,11 @@
 
 import numpy as np
 from eval_cases import attacked
+from fedpriv.eval.judgement import judge, left_open
+from fedpriv.eval.reasons import JudgedComparison
 from looped import each
 
 from fedpriv.eval.intervals import compare
-from fedpriv.eval.judgement import judge, left_open
-from fedpriv.eval.reasons import JudgedComparison
 
 
 def one(measure="images", mean=0.0, ci95=(-1.0, 1.0), *, least=0.5, adjusted=1.0, stands=False, value=None, **changes):

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 from eval_cases import ABOUT
+from fedpriv.eval.judgement import judge
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 from simulated import inferred
 from torch import nn
@@ -15,7 +16,6 @@ from worlds import World
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.membership import baseline_scores, evaluate
 from fedpriv.eval.records import Provenance
 from fedpriv.uploads.payloads import Prototypes

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from eval_cases import ABOUT
+from fedpriv.eval.judgement import judge
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 from torch import nn
 
@@ -13,7 +14,6 @@ from fedpriv.attacks.inference.membership import MembershipInference
 from fedpriv.attacks.observation import Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.membership import evaluate
 from fedpriv.eval.records import Provenance
 from fedpriv.sources.case import Case

@@ -2,9 +2,9 @@
 
 import pytest
 from eval_cases import asked, attacked, but, compared
+from fedpriv.eval.reasons import reasons_by_key
 from looped import each
 
-from fedpriv.eval.reasons import reasons_by_key
 from fedpriv.eval.records import Training
 
 

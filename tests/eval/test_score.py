@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from eval_cases import firsts, images, judge, reconstruction, truths
+from fedpriv.eval.judgement import judge as judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.floors import FLOORS, guess
-from fedpriv.eval.judgement import judge as judged
 
 
 def blind(name, secrets, ids, seed=0):

@@ -1,9 +1,8 @@
 """Sentences of verdicts, one table: who is spoken of, by which figure, beside which guess, and what is not claimed."""
 
-from looped import each
-
 from fedpriv.eval.reasons import JudgedComparison, Reason, Verdict
 from fedpriv.eval.verdict import gain, words
+from looped import each
 
 
 def comparison(measure="images", value=20.0, mean=2.0, stands=True, **changes):

@@ -1,11 +1,11 @@
 """Words of verdicts: the first sentence alone gives the right idea, and no error or rate stands without its guess."""
 
 from eval_cases import asked, attacked, but, compared, summary
+from fedpriv.eval.judgement import judge, judge_page
+from fedpriv.eval.verdict import words
 from looped import each
 
-from fedpriv.eval.judgement import judge, judge_page
 from fedpriv.eval.records import FeatureMeasure, Upload
-from fedpriv.eval.verdict import words
 
 SURE = 1e-6
 
