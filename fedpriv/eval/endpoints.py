@@ -72,7 +72,7 @@ TAKES_EXTRACTOR: Final = VECTORS | CLASS_OUTPUTS | EXTRACTORS | LAYERS
 """Kinds whose attacks use the client's extractor where they have it."""
 
 
-def threat_of(kind: str, card: ThreatModel, *, images: bool) -> Threat:
+def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
     """Return the threat model that an attack assumes, by what it is granted and can use on a kind of upload.
 
     Args:
@@ -83,6 +83,11 @@ def threat_of(kind: str, card: ThreatModel, *, images: bool) -> Threat:
     if kind in TAKES_EXTRACTOR and card.extractor in ("white_box", "query"):
         return "white-box"
     return "white-box" if images and kind in NETWORKS | LAYERS and card.labels == "given" else "protocol"
+
+
+def threat_of(record: Record) -> Threat:
+    """Return the threat model that the attack behind a record assumed."""
+    return threat_for(record.target, record.knowledge, images=isinstance(record, ReconstructionRecord))
 
 
 def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:

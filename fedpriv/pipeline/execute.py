@@ -15,7 +15,7 @@ from fedpriv.attacks.contract import AttackProblem, Declared, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
-from fedpriv.eval.endpoints import primary, threat_of
+from fedpriv.eval.endpoints import primary, threat_for
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
 from fedpriv.eval.records import (
@@ -207,7 +207,7 @@ def run_job(
 
 def is_primary(plan: AttackPlan, job: Job) -> bool:
     """True for the attack by which reconstruction is judged, among those of the plan."""
-    threat = threat_of(plan.target, plan.card, images=True)
+    threat = threat_for(plan.target, plan.card, images=True)
     return primary(plan.target, "reconstruction", threat, plan.attacks) == job.name
 
 

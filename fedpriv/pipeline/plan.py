@@ -175,11 +175,11 @@ def first_look(target: str) -> tuple[str, ...]:
 
 def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
     """Return the plan of primaries without the client's extractor; None where nothing of them would be another attack."""
-    from fedpriv.eval.endpoints import primary, protocol_card, threat_of
+    from fedpriv.eval.endpoints import primary, protocol_card, threat_for
 
     target, card = plan.target, protocol_card(plan.target, plan.card)
     images = dict[str, Any]()
-    if threat_of(target, plan.card, images=True) == "white-box":
+    if threat_for(target, plan.card, images=True) == "white-box":
         images = _allowed(plan.attacks, target, card, plan.rounds_seen)
         name = primary(target, "reconstruction", "protocol", images)
         images = {name: images[name]} if name else {}
@@ -191,6 +191,8 @@ def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
 
 
 def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_seen: int | None) -> dict[str, Any]:
+    if not chosen:
+        return {}
     try:
         return granted(chosen, (), target, card, rounds_seen)[0]
     except UserError:  # none of them
