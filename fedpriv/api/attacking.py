@@ -241,6 +241,10 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Call
 # ---------------------------------------------------------------- the run that is trained first
 
 
+KEPT = 10
+"""Last rounds whose checkpoints a white-box attacker of representations has."""
+
+
 def quick_settings(target: str) -> dict[str, Any]:
     """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
 
@@ -255,7 +259,7 @@ def quick_settings(target: str) -> dict[str, Any]:
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
         return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
-    kept = {"keep": EVERY_ROUND} if kind.space == "representation" else {}
+    kept = {"keep": range(pace["rounds"] - KEPT + 1, pace["rounds"] + 1)} if kind.space == "representation" else {}
     return who | pace | kept | ({"public": 200} if kind.computed_from == "public" else {})
 
 
