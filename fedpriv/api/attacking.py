@@ -47,7 +47,7 @@ from fedpriv.study.settings import (
     refuse_unknown,
 )
 from fedpriv.study.training import train_run
-from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.kinds import VECTORS, payload_kind
 from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
@@ -259,8 +259,7 @@ def quick_settings(target: str) -> dict[str, Any]:
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
         return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
-    kept = {"keep": range(pace["rounds"] - KEPT + 1, pace["rounds"] + 1)} if kind.space == "representation" else {}
-    return who | pace | kept | ({"public": 200} if kind.computed_from == "public" else {})
+    return who | pace | ({"public": 200} if kind.computed_from == "public" else {})
 
 
 def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
@@ -272,6 +271,8 @@ def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
     values = quick_settings(target) | {name: value for name, value in settings.items() if name in FLAG_NAMES}
     if any(made.needs.every_extractor for made in plan.attacks.values()):
         values["keep"] = EVERY_ROUND
+    elif target in VECTORS and isinstance(values["rounds"], int):
+        values.setdefault("keep", [*range(max(1, values["rounds"] - KEPT + 1), values["rounds"] + 1)])
     config = named_config(method, values, plan.seed)
     if plan.card.attacker_data != "none" and not attacker_by_default(config):
         raise UserError(
