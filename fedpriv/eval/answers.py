@@ -296,7 +296,7 @@ def _comparisons(endpoint: Endpoint, records: Sequence[Record]) -> list[tuple[Es
 
 def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | None, records: Sequence[Record]) -> _Draft:
     first = records[0]
-    able = first.able if len({record.able is None for record in records}) == 1 else None
+    able = _able(records, item)
     more: dict[str, Any] = {"estimand": estimand, "attack": first.title, "units": first.units, "able": able}
     more |= {"n_seeds": len(records), "premise": first.premise}
     if isinstance(first, MembershipRecord):
@@ -310,6 +310,13 @@ def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | Non
     reasons = list(_reasons(records, item, able))
     why = reasons[0] if reasons and reasons[0] in _SILENT else ""
     return _Draft(Answer(**shared, **more, verdict="inconclusive", why=why), item, reasons)
+
+
+def _able(records: Sequence[Record], item: Comparison | None) -> Able | None:
+    """Return the evidence that a primary is able, over the targets of a comparison; of several seeds that of the worst."""
+    group = [one.able_on("all" if item is None else item.stratum) for one in records]
+    known = [able for able in group if able is not None]
+    return next((able for able in known if not able.passes), known[0]) if known and len(known) == len(group) else None
 
 
 def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> Iterable[WhyOpen]:

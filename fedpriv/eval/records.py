@@ -585,12 +585,13 @@ class ReconstructionRecord(Provenance):
         """Share of targets that met the attack's own convergence rule, in [0, 1]."""
         return sum(row.converged for row in self.targets) / len(self.targets)
 
-    @property
-    def able(self) -> Able | None:
-        """Evidence that the attack finds what is there; None where nothing was measured."""
-        reached = sum(row.reached for row in self.targets) / len(self.targets)
-        measured = reached if any(row.fit is not None for row in self.targets) else None
-        return None if measured is None and self.planted is None else Able(planted=self.planted, reached=measured)
+    def able_on(self, stratum: str) -> Able | None:
+        """Return the evidence that the attack finds what is there, over targets of a stratum of comparisons, or ``all``."""
+        several = {"1": {False}, "several": {True}}.get(stratum, {True, False})
+        rows = [row for row in self.targets if (row.n_c > 1) in several]
+        measured = bool(rows) and any(row.fit is not None for row in rows)
+        reached = sum(row.reached for row in rows) / len(rows) if measured else None
+        return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
 
     @property
     def objective_median(self) -> float | None:
@@ -636,9 +637,8 @@ class InferenceRecord(Provenance, Rates):
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
 
-    @property
-    def able(self) -> Able | None:
-        """Evidence that the attack finds what is there; None where nothing was measured."""
+    def able_on(self, stratum: str = "all") -> Able | None:
+        """Return the evidence that the attack finds what is there; None where nothing was measured."""
         return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
