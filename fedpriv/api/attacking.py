@@ -161,8 +161,13 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
         if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
             everywhere.add("linear-layer")
         swept = [sweep(first, each, series, everywhere, settings) for each in threats]
-        configs = tuple(config for config in swept[0][0] for _ in threats)
-        plans = tuple(each for group in zip(*(made for _, made in swept), strict=True) for each in group)
+        # At more local work than the least, labels that have to be inferred as well only cost time.
+        pairs = [
+            (config, replace(each, attacks={}) if each.threat and place else each)
+            for place, (config, *group) in enumerate(zip(swept[0][0], *(made for _, made in swept), strict=True))
+            for each in group
+        ]
+        configs, plans = zip(*(pair for pair in pairs if pair[1].results()), strict=True)
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
