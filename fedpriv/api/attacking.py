@@ -342,9 +342,6 @@ class UploadSettings(SearchSettings, total=False):
         held_out: each client's images that it did not train on, of the classes that it did: a pair (images
             ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
             inference, without which it claims no leak.
-        auxiliary_alike: True where chance alone decided which images of a class a client holds and which are auxiliary
-            (default False): re-identification is then compared with chance itself, which takes fewer images. Needs
-            ``auxiliary_labels``; not believed where a baseline finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -365,7 +362,6 @@ class UploadSettings(SearchSettings, total=False):
     groups: Sequence[int | str] | Mapping[int, int | str]
     auxiliary_labels: Any
     held_out: Any
-    auxiliary_alike: bool
     public: Tensor
     public_labels: Any
     n_classes: int
