@@ -268,7 +268,7 @@ def sketched(config: RunConfig) -> tuple[str, ...]:
 def _attacked(
     study: Study, method: MethodEntry, defense: DefenseEntry, kinds: tuple[str, ...], sent: Sent
 ) -> tuple[str | None, tuple[AttackEntry, ...], Sequence[str]]:
-    """Return what is attacked of a method under a defense and how, and a line for each attack that is left out.
+    """Return the kind of upload of a method under a defense, the attacks on it, and a line for each that is left out.
 
     ``kinds`` leave its clients where there is no defense.
     """
