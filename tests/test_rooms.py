@@ -48,7 +48,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_017,
+    "util": 2_059,
     "algebra": 469,
     "datasets": 1_066,
     "models": 810,
@@ -58,15 +58,15 @@ BUDGET: dict[str, int] = {
     "federation": 2_120,
     "methods": 3_251,
     "defenses": 2_054,
-    "attacks": 11_345,
+    "attacks": 11_349,
     "eval": 5_310,
     "claims": 203,
     "reports": 3_582,
-    "cli": 1_012,
+    "cli": 1_070,
     "pipeline": 1_439,
     "sources": 3_062,
-    "api": 2_303,
-    "study": 2_511,
+    "api": 2_338,
+    "study": 2_514,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

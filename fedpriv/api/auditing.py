@@ -36,7 +36,7 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
 
     Attributes:
         federation: settings that all methods share, by name; those that are given by themselves win.
-        methods: names, mappings with ``name`` and own settings, or texts ``NAME:KEY=VALUE,...`` (default ``fedre``).
+        methods: names, ``NAME:KEY=VALUE``, or mappings with ``name`` and the method's settings (default ``fedre``).
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
         attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
         iterations: budget of every attack that has one, in its own unit; one that an attack's entry names wins.
