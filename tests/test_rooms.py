@@ -62,11 +62,11 @@ BUDGET: dict[str, int] = {
     "eval": 5_310,
     "claims": 203,
     "reports": 3_582,
-    "cli": 1_070,
+    "cli": 1_084,
     "pipeline": 1_439,
     "sources": 3_062,
-    "api": 2_338,
-    "study": 2_514,
+    "api": 2_351,
+    "study": 2_511,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
