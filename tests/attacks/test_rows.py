@@ -127,7 +127,9 @@ def test_a_gpu_that_cannot_hold_one_row_says_so():
 
 def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
     monkeypatch.setattr(compute, "free_memory", lambda: 10_000)
-    with pytest.raises(UserError, match=r"^24 candidates .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"):
+    with pytest.raises(
+        UserError, match=r"^24 candidates .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"
+    ):
         solve(chunk_rows=100, bytes_per_row=1000, solver=None)
     with pytest.raises(UserError, match=r"; a smaller image_size would fit$"):
         solve(bytes_per_row=20_000)
