@@ -172,7 +172,7 @@ class Changes(Tabular):
         tested = [row for row in self.rows if row["verdict"] in (MORE, LESS, NOISE)]
         real = [f"{row['name']} {row['verdict']}" for row in tested if row["verdict"] != NOISE]
         if not tested:
-            return "nothing can be compared: no result of both is of one kind, under one card and by one version of scoring"
+            return "nothing can be compared: no two results are of one kind, threat model and version of scoring"
         verb = "is" if len(real) == 1 else "are"
         text = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
         return text + (f": {', '.join(real)}" if real else "")
