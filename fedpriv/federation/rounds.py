@@ -170,7 +170,7 @@ def _evaluated(config: RunConfig, round_: int) -> bool:
 
 
 def _teller(federation: Federation, rounds: int, report: Report | None) -> Callable[[int, str], None]:
-    """Return what is called with (more steps done, what goes on), where so many rounds are done."""
+    """Return the function that takes (more steps done, what goes on), where so many rounds are done."""
     config, clients = federation.config, len(federation.participants(1))
     steps = [clients + 1 + _evaluated(config, number + 1) * config.clients for number in range(config.rounds)]
     done, planned = sum(steps[:rounds]), sum(steps)
