@@ -32,6 +32,7 @@ from fedpriv.eval.endpoints import (
 )
 from fedpriv.eval.intervals import TAIL, combine
 from fedpriv.eval.records import (
+    POWER,
     Able,
     Comparison,
     Interval,
@@ -58,9 +59,6 @@ FEW_CLIENTS = 5
 
 MOST = 1000
 """Clients beyond which more of them are no advice."""
-
-POWER = 0.8
-"""Chance with which the advised number of clients decides."""
 
 Word = Literal["leak", "no leak detected", "inconclusive", "not asked"]
 WhyOpen = Literal[
@@ -297,6 +295,8 @@ def _comparisons(endpoint: Endpoint, records: Sequence[Record]) -> list[tuple[Es
 def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | None, records: Sequence[Record]) -> _Draft:
     first = records[0]
     able = _able(records, item)
+    if able is None and item is not None and not isinstance(first, ReconstructionRecord):
+        able = Able(power=power(item))
     more: dict[str, Any] = {"estimand": estimand, "attack": first.title, "units": first.units, "able": able}
     more |= {"n_seeds": len(records), "premise": first.premise}
     if isinstance(first, MembershipRecord):
@@ -415,6 +415,16 @@ def upper_end(item: Comparison, level: float) -> float | None:
 
     wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
     return item.mean + wider * (item.ci95[1] - item.mean)
+
+
+def power(item: Comparison) -> float:
+    """Return the chance with which an advantage of the least size would be told from none, one test of its own."""
+    if item.ci95 is None or item.mean is None or item.degrees is None or item.ci95[0] == item.ci95[1]:
+        return 0.0
+    from scipy.special import ndtr, stdtrit
+
+    error = (item.ci95[1] - item.ci95[0]) / 2 / float(stdtrit(item.degrees, 1 - TAIL))
+    return float(ndtr(item.least / error - float(stdtrit(item.degrees, 1 - LEVEL))))
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:
