@@ -13,9 +13,6 @@ from fedpriv.util.seeds import generator
 
 SHUFFLED = "shuffled"
 
-DECOYS = "decoys"
-"""Any of the decoys: what a guess without the upload reaches where chance alone decided which images are decoys."""
-
 NEAREST = "nearest_auxiliary"
 """The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
 
@@ -142,7 +139,6 @@ LABELS = {
     "mid_grey": "mid-grey",
     NEAREST: "the auxiliary image nearest to the upload",
     SHUFFLED: "shuffled uploads",
-    DECOYS: "chance among the decoys",
     "auxiliary": "class mean of auxiliary images through the granted extractor",
     "head_rows": "row of the broadcast classifier, scaled",
     "other_uploads": "the class in other clients' uploads",

@@ -111,7 +111,6 @@ class Comparison(Estimate):
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
         degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
-        by_design: the guess's rate where it follows from how targets and decoys were drawn; None where it was measured.
     """
 
     measure: Measure
@@ -121,7 +120,6 @@ class Comparison(Estimate):
     least: FiniteFloat
     p_value: FiniteFloat | None
     degrees: FiniteFloat | None = None
-    by_design: FiniteFloat | None = None
 
 
 # ---------------------------------------------------------------- provenance

@@ -311,7 +311,7 @@ def load_reconstruction(path: Path) -> Reconstruction:
 # ---------------------------------------------------------------- truths
 
 
-_POOL = tuple(spec.name for spec in dataclasses.fields(Pool) if spec.name != "alike")
+_POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
 _TRUTH = ("members", "weights", "labels", "feature", "nearest")
 
 
@@ -364,7 +364,7 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
         | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
-    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} | {"alike": pool.alike} for pool in pools.values()]
+    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} for pool in pools.values()]
     _save(path, result.all(), "truth", {"truths": rows, "pools": pooled})
 
 
@@ -388,9 +388,7 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
 
     results, where = [], "pools"
     try:
-        pools = [
-            Pool(**{name: get(row[name]) for name in _POOL}, alike=row.get("alike") is True) for row in header["pools"]
-        ]
+        pools = [Pool(**{name: get(row[name]) for name in _POOL}) for row in header["pools"]]
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
             vectors = {name: get(value) for name, value in row["vectors"].items()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared, Trained
+from fedpriv.attacks.contract import AttackProblem, Declared, Same, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
@@ -101,7 +101,10 @@ class AttackContext:
     @cached_property
     def premise(self) -> Premise | None:
         """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
-        return premise_of(self.source) if isinstance(self.source, ExternalSource) else None
+        source = self.source
+        if not isinstance(source, ExternalSource):
+            return None
+        return self.scorers.get(("premise", Same(source)), lambda: premise_of(source))
 
 
 def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:

@@ -188,7 +188,11 @@ def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
         name = primary(target, "reconstruction", "protocol", images)
         images = {name: images[name]} if name else {}
     scores = _allowed(plan.inferences, target, card, plan.rounds_seen)
-    scores = {name: made for name, made in scores.items() if made.card(card, target) != made.card(plan.card, target)}
+    scores = {
+        name: made
+        for name, made in scores.items()
+        if made.card(card, target).extractor != made.card(plan.card, target).extractor
+    }
     if not images and not scores:
         return None
     return replace(

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.defenses import build_defenses
 from fedpriv.federation import prepared
@@ -286,8 +285,7 @@ class RunSource(Source):
             of_class = (outside & (labels == label)).nonzero().squeeze(1)
             kept.append(of_class[order[of_class].argsort()[:most]])
         index = torch.cat(kept).sort().values
-        alike = drawn_by_class(self.federation.config.partition)
-        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client, alike=alike)
+        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
         model = build_model(self.federation.clients[target.client].blueprint, 0)
