@@ -1,7 +1,6 @@
 """Who was a member: certain where an upload is one image's, chance where it is somebody else's."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_same
-from federations import DIGITS
 from eval_cases import answers
+from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.inference.base import InferenceProblem
