@@ -360,7 +360,7 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
     numbers = {key: number for number, key in enumerate(pools)}
     rows = [
         {name: result.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
-        | {"pool": numbers[id(truth.pool)], "told": truth.told}
+        | {"pool": numbers[id(truth.pool)]}
         | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
@@ -393,7 +393,7 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
             where = f"target {position}"
             vectors = {name: get(value) for name, value in row["vectors"].items()}
             group = {name: get(row[name]) for name in _TRUTH if name in row}
-            results.append(Truth(**group, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
+            results.append(Truth(**group, pool=pools[row["pool"]], vectors=vectors))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
     except UserError as error:

@@ -193,7 +193,6 @@ class Truth:
     feature: Tensor | None = (
         None  # ``(d,)`` the true representation that an attack with linear algebra tries to recover
     )
-    told: bool = True  # threat model or upload give the attacker the members' classes
     nearest: Tensor | None = None
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
