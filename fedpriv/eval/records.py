@@ -657,12 +657,21 @@ class StratumArea(Record):
 
 
 class NamedClasses(Record):
-    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
+    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly.
+
+    ``alike``: how many hold the commonest set of classes, so that one guess at all clients would be right as often.
+    """
 
     clients: int
     exact: int
     counted: int
     counts_exact: int
+    alike: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """True where more is said than one guess at all clients has right: counts, or sets of classes that differ."""
+        return self.counts_exact > 0 or (self.exact - self.alike) >= IDENTIFIED * self.clients
 
 
 class Baseline(Record):
