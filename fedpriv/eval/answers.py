@@ -25,9 +25,9 @@ from fedpriv.eval.endpoints import (
     Estimand,
     Record,
     Threat,
+    assumed,
     endpoint_of,
     primary,
-    threat_of,
     why_not,
 )
 from fedpriv.eval.intervals import TAIL, combine
@@ -244,10 +244,7 @@ def _endpoint(
     every: Sequence[Sequence[Record]],
 ) -> Iterable[_Draft]:
     kind = every[0][0].target
-    images = endpoint == "reconstruction"
-    by_threat = {
-        name: [one for one in attacks if threat_of(kind, one[0].knowledge, images=images) == name] for name in THREATS
-    }
+    by_threat = {name: [one for one in attacks if assumed(one[0]) == name] for name in THREATS}
     there = by_threat[threat]
     named = _named(every) if endpoint == "label disclosure" else None
     shared: dict[str, Any] = {

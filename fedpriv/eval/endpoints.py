@@ -85,6 +85,11 @@ def threat_of(kind: str, card: ThreatModel, *, images: bool) -> Threat:
     return "white-box" if images and kind in NETWORKS | LAYERS and card.labels == "given" else "protocol"
 
 
+def assumed(record: Record) -> Threat:
+    """Return the threat model of an attack that was run."""
+    return threat_of(record.target, record.knowledge, images=isinstance(record, ReconstructionRecord))
+
+
 def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
     """Return what is left of a threat model without the client's extractor, and without labels of batches."""
     shadow = card.attacker_data == "same_domain" and kind in VECTORS | CLASS_OUTPUTS

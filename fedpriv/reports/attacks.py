@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.eval.answers import Result, about_of, record_of
-from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
+from fedpriv.eval.endpoints import Record, assumed, endpoint_of
 from fedpriv.eval.floors import LABELS, SHUFFLED
 from fedpriv.eval.records import (
     Able,
@@ -172,7 +172,7 @@ def _figures(record: Record) -> dict[str, str]:
         n = record.n_candidates if isinstance(record, MembershipRecord) else record.n_pairs
     interval = "" if ends is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
     return {
-        "threat model": THREAT_TITLES[threat_of(record)],
+        "threat model": THREAT_TITLES[assumed(record)],
         "measure": measured,
         "value": value + unit,
         "baseline": baseline,
@@ -294,7 +294,7 @@ def _csv_row(attack: AttackRecord, alone: Baselines) -> dict[str, object]:
         **{key: getattr(record.cost, key) for key in _COST},
         "directory": attack.directory.name,
         "knowledge": card_cell(record.knowledge),
-        "threat": threat_of(record),
+        "threat": assumed(record),
         "psnr_db_low": psnr[0],
         "psnr_db_high": psnr[1],
         "psnr_db_median": metrics.psnr_db.median,
