@@ -130,7 +130,7 @@ def write_results(
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
         "threats": [THREAT_TITLES[name] for name in THREATS],
-        "titles": TITLES,
+        "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},
         "together": TOGETHER,
         "defenses": defenses(results, audits),
         "audited": audited_claims(audits),
@@ -139,6 +139,7 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
         "worst": _worst,
+        "gravest": _gravest,
     }
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
@@ -167,6 +168,15 @@ def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> At
 def _worst(upload: Subject, endpoint: Any = None) -> Mark | None:
     found = upload.worst(endpoint)
     return None if found is None else mark(found)
+
+
+def _gravest(upload: Subject) -> tuple[Mark, str]:
+    """Return the gravest answer, and all endpoints on which the verdict is that one."""
+    found = {name: answer for name in ENDPOINTS if (answer := upload.worst(name)) is not None}
+    worst = upload.worst()
+    assert worst is not None
+    alike = [name for name, answer in found.items() if answer.verdict == worst.verdict]
+    return mark(worst), ", ".join(alike)
 
 
 def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:

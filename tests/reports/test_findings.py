@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 
 from eval_cases import asked, but, compared, result, summary
-
 from fedpriv.eval.reasons import Reason
-from fedpriv.eval.records import FeatureMeasure, Upload
 from fedpriv.eval.verdict import words
-from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.reports.findings import findings, marks
+
+from fedpriv.eval.records import FeatureMeasure, Upload
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.reports.labels import by_folder, judge_results, strongest_first
 
 SURE = 1e-6

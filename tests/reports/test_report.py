@@ -10,14 +10,14 @@ import pytest
 import torch
 from eval_cases import ABOUT, firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
+from fedpriv.eval.verdict import TOGETHER, words
+from fedpriv.reports.entries import comparison_rows
 from page_cases import Page
 from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.storage import load_attack, save_attack
-from fedpriv.eval.verdict import TOGETHER, words
-from fedpriv.reports.entries import comparison_rows
 from fedpriv.reports.grid import at_quantiles
 from fedpriv.reports.labels import judge_results
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_report, write_results

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedpriv.reports.findings import first_beyond, furthest
 
 import fedpriv
 from fedpriv.attacks.inference.membership import MembershipInference
@@ -12,7 +13,6 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
-from fedpriv.reports.findings import first_beyond, furthest
 from fedpriv.util.errors import UserError
 
 SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp"}
