@@ -21,20 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.study.run import StudyResult
 
 
-FIRST = (
-    "methods",
-    "defenses",
-    "attacks",
-    "seeds",
-    "rounds",
-    "targets",
-    "iterations",
-    "quick",
-    "dataset",
-    "clients",
-    "out",
-    "resume",
-)
+FIRST = ("methods", "defenses", "attacks", "seeds", "rounds", "targets", "iterations", "quick", "dataset", "out")
 DP_FIRST = ("run", "method", "defense", "claim", "canaries", "confidence", "dataset", "seed", "out")
 REPRODUCE_FIRST = ("scale", "rows", "columns", "seeds", "data_dir", "workers", "download", "out")
 """Settings whose flags ``--help`` shows."""
