@@ -15,7 +15,8 @@ from fedpriv.eval.records import NamedClasses
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
-from fedpriv.reports.frontier import dominates, frontier_rows, recommendation, recommended
+from fedpriv.reports.frontier import dominates, frontier_items, recommendation, recommended
+from fedpriv.reports.page import table_rows
 from fedpriv.reports.run_records import baselines, beside, gain_over_local, same_clients
 
 ONE, MORE, NOTHING, UNKNOWN = answer(), answer(advantage=4.0), answer(NONE, -1.0), answer(OPEN)
@@ -75,7 +76,7 @@ def test_one_point_an_upload_with_its_gravest_answers_and_the_best_first():
     assert found.best == (True, False)
     assert found.points[1].answers["reconstruction"].advantage == 3.0
     assert found.measured == ("membership", "reconstruction")
-    rows = frontier_rows((found,))
+    rows = table_rows("frontier.csv", frontier_items((found,)))
     assert [row["dominated"] for row in rows] == [False, True]
     assert (rows[1]["reconstruction"], rows[1]["reconstruction_advantage"], rows[1]["membership"]) == (LEAK, 3.0, NONE)
 

@@ -89,7 +89,7 @@ def test_the_page_says_every_answer_and_says_it_shortly(single, out):
     assert "upload 256 B" in page.unfolded
     head = page.unfolded.partition("answers.csv")[0]
     assert all(part in head for part in ("fedgh", "prototype", "digits", "10 clients"))
-    notes = [text for text in re.findall(r"average of \d+ images|one image|class \d", html) if text]
+    notes = [text for text in re.findall(r"· (average of \d+ images|one image|class \d)", html) if text]
     assert notes
     assert not [text for text in notes if text.startswith("class")]
 
