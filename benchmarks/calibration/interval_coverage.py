@@ -10,13 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
+from fedpriv.eval.reasons import FEW_CLIENTS
 from numpy.typing import NDArray
 from rates import Rate, counted, parser, table
 from scipy.special import ndtr, ndtri
 
 from fedpriv.eval.inference_case import Ranked
 from fedpriv.eval.intervals import Values, clustered, combine, compare
-from fedpriv.eval.reasons import FEW_CLIENTS
 from fedpriv.util.seeds import derive_seed
 
 CLIENTS = (2, 3, 4, 5, 6, 8, 10, 15, 20)

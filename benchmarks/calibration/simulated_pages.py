@@ -13,11 +13,11 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from fedpriv.eval.judgement import judge, judge_page
 from rates import counted, parser, table
 from simulated import GRADES, INVERSIONS, SOME, Simulated, inferred, inverted
 from worlds import World
 
-from fedpriv.eval.judgement import judge, judge_page
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.util.seeds import derive_seed
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedpriv.eval.judgement import judge
 from PIL import Image
 from rates import counted, parser, table
 from worlds import smooth
@@ -48,7 +49,6 @@ from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import ClassInversion, DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.eval import inference as scoring
-from fedpriv.eval.judgement import judge
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import default_method
 from fedpriv.pipeline.execute import case_of, described, open_run, run_plan

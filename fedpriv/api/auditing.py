@@ -44,7 +44,7 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
         knowledge: changes to the threat model.
         local: also train the clients of each federation without any exchange (default True).
         axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
-        quick: few rounds, targets and iterations where none are given as arguments: does everything work?
+        quick: few rounds, targets and iterations where no argument gives others, to see whether everything works.
         workers: processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a shard.
         download: fetch data sets that are missing.
         resume: go on with the study in ``out`` as it is.

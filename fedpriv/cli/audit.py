@@ -21,20 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.study.run import StudyResult
 
 
-FIRST = (
-    "methods",
-    "defenses",
-    "attacks",
-    "seeds",
-    "rounds",
-    "targets",
-    "iterations",
-    "quick",
-    "dataset",
-    "clients",
-    "out",
-    "resume",
-)
+FIRST = ("methods", "defenses", "attacks", "seeds", "rounds", "targets", "iterations", "quick", "dataset", "out")
 DP_FIRST = ("run", "method", "defense", "claim", "canaries", "confidence", "dataset", "seed", "out")
 REPRODUCE_FIRST = ("scale", "rows", "columns", "seeds", "data_dir", "workers", "download", "out")
 """Settings whose flags ``--help`` shows."""
@@ -172,5 +159,5 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     common.tell(f"{card.verdict}: {headline(card)}")
     for statement in card.statements:
         common.tell(f"{statement.verdict}: {statement.text}" + (f" ({statement.why})" if statement.why else ""))
-    common.say(f"card: {result.page}", quiet=quiet)
+    common.say(f"page: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0

@@ -7,6 +7,7 @@ Both are written as means of one value an answer (placement values: DeLong, DeLo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval.intervals import Values, clustered, compare
@@ -38,6 +40,7 @@ class InferenceCase:
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
     earlier: tuple[Case, ...] = ()
+    trained: Trained = field(default_factory=Trained)
 
     @property
     def round(self) -> int:
@@ -47,7 +50,13 @@ class InferenceCase:
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
         """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
         requested = InferenceProblem(
-            self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
+            self.evidence.observations,
+            self.evidence.knowledge,
+            self.kind,
+            candidates or {},
+            self.told,
+            seed=self.seed,
+            trained=self.trained,
         )
         if inference.most_rounds > 1:
             requested = replace(
@@ -73,13 +82,16 @@ def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | 
     if all(item.classes is None for item in lines.values()):
         return None
     right, counted, counts_right = 0, 0, 0
+    sets = Counter[tuple[int, ...]]()
     for client, item in lines.items():
         labels, counts = truth.labels(client).unique(return_counts=True)
         kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        sets[tuple(sorted(kept))] += 1
         right += item.classes == tuple(sorted(kept))
         counted += item.counts is not None
         counts_right += item.counts == kept
-    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
+    alike = max(sets.values())
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right, alike=alike)
 
 
 # ---------------------------------------------------------------- scores

@@ -276,15 +276,12 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
     means = np.array([one.mean for one in comparisons], dtype=np.float64)
     mean, least = float(means.mean()), max(one.least for one in comparisons)
-    measured = [one.against for one in comparisons if one.by_design is None]
-    rates = [one.by_design for one in comparisons if one.by_design is not None]
     shared = {
         "mean": mean,
         "n": sum(item.n for item in comparisons),
-        "against": Counter(measured or [one.against for one in comparisons]).most_common(1)[0][0],
+        "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
         "n_clients": min(entry.n_clients for entry in comparisons),
         "least": least,
-        "by_design": float(np.mean(rates)) if len(rates) == number else None,
     }
     known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
@@ -301,8 +298,6 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
     p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
-    if shared["by_design"] is not None:  # known rates leave no variance between seeds to be guessed from few of them
-        p_value = min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons])))
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
@@ -317,48 +312,6 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     observed = (complete + 1) / (complete + 3) * complete * (1 - added)
     alone = min(number - 1.0, complete)
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
-
-
-@dataclass(frozen=True)
-class ByDesign:
-    """Chance alone as a guess, whose rate needs no measuring.
-
-    Attributes:
-        name: of the guess.
-        rates: ``(T,)`` how often it finds each target.
-        decoys: of a target, at the least.
-    """
-
-    name: str
-    rates: Values
-    decoys: int
-
-    def p_value(self, mean: float, rate: float, least: float, number: int) -> float:
-        """Return the p-value of a rate over ``number`` targets, had they all the same decoys and the same guess.
-
-        Whether an image lies nearer to a guess than all of D decoys hangs on where the nearest of these lies: given that,
-        all images of the class are found with one chance U, which is Beta(1, D) over the drawing of decoys. Nothing in the
-        clients' values shows it. So the upper tail is that of a binomial share, mean over U; fewer targets that share
-        decoys vary less. ``least`` of the images, and what the guess finds beyond chance, are found besides.
-
-        Args:
-            mean: share found.
-            rate: of the guess, over the same targets.
-            least: the least effect that counts.
-            number: of targets.
-        """
-        from scipy.special import betainc
-
-        hits = mean * number
-        if hits <= 0:
-            return 1.0
-        besides = min(1.0, least + max(0.0, rate - 1 / (1 + self.decoys)))
-        # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
-        tail = np.concatenate([[0.0], np.logspace(-14, 0, 400)])
-        least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
-        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
-        larger = np.maximum(result[1:], result[:-1])
-        return float(min(1.0, larger @ np.diff(tail)))
 
 
 # ---------------------------------------------------------------- summaries
@@ -418,7 +371,6 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
-        by_design: ByDesign | None = None,
     ) -> tuple[Comparison, ...]:
         """Compare with guesses over all targets, and over those of one image and of several where there are both.
 
@@ -429,7 +381,6 @@ class Means:
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`.
-            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
         """
         if not gains or not self.units:
             return ()
@@ -439,22 +390,13 @@ class Means:
         made = []
         for name, chosen in rows.items():
             against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
-            values, rate = gains[against][chosen], None
-            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
-                rates = by_design.rates[chosen]
-                rate = float(rates.mean())
-                values = values + rates - rate
             item = compare(
-                values,
+                gains[against][chosen],
                 [self.units[row] for row in chosen],
                 measure=measure,
                 against=against,
                 least=least if isinstance(least, float) else float(least[against][chosen].mean()),
                 stratum=name,
-                guess=rate,
             )
-            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
-                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
-                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
-            made.append(item.model_copy(update={"by_design": rate}))
+            made.append(item)
         return tuple(made)

@@ -194,12 +194,12 @@ def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor 
     knowledge, labels = problem.knowledge, candidates.labels.cpu()
     if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
         return None
-    features = represent(knowledge, candidates.client, candidates.images).double()
+    features = represent(knowledge, candidates.client, candidates.images, problem.trained).double()
     current, classes = _class_means(features, labels)
     means, there = current, classes
     if knowledge.public_images is not None and knowledge.public_labels is not None:
         images = knowledge.public_images.to(candidates.images.device)
-        auxiliary = represent(knowledge, candidates.client, images).double()
+        auxiliary = represent(knowledge, candidates.client, images, problem.trained).double()
         means, there = _class_means(auxiliary, knowledge.public_labels.cpu())
         missing = ~torch.isin(classes, there)
         means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
@@ -220,7 +220,7 @@ def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None
     if client not in knowledge.extractors or client not in knowledge.heads or knowledge.card.extractor == "shadow":
         return None
     weight, bias = (value.double().cpu() for value in knowledge.heads[client])
-    logits = represent(knowledge, client, candidates.images).double() @ weight.T + bias
+    logits = represent(knowledge, client, candidates.images, problem.trained).double() @ weight.T + bias
     return -cross_entropy(logits, candidates.labels.cpu(), reduction="none")
 
 

@@ -148,6 +148,8 @@ def able_words(able: Able | None) -> str:
         parts.append(
             f"The attack {verb} planted images (one image a mean, no defense): {able.planted.mean:+.2f}{interval}."
         )
+    if able.power is not None:
+        parts.append(f"An effect of the least size would be told from none in {percent(able.power)} of such runs.")
     if able.reached is not None:
         parts.append(f"Its objective is no worse than the truth's own for {percent(able.reached)} of the targets.")
     return " ".join(parts)

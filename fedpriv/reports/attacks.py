@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.eval.answers import Result, about_of, record_of
-from fedpriv.eval.endpoints import Record, assumed, endpoint_of
+from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
 from fedpriv.eval.floors import LABELS, SHUFFLED
 from fedpriv.eval.records import (
     Able,
@@ -99,7 +99,7 @@ def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
 
 def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     record, about = record_of(result), about_of(result)
-    able: Able | None = record.able
+    able: Able | None = record.able_on("all")
     said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
     made, hidden = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"], ""
     pictures = picture_table(result, room) if isinstance(result, AttackRecord) else None
@@ -158,7 +158,7 @@ def _figures(record: Record) -> dict[str, str]:
         n = record.n_candidates if isinstance(record, MembershipRecord) else record.n_pairs
     interval = "" if ends is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
     return {
-        "threat model": THREAT_TITLES[assumed(record)],
+        "threat model": THREAT_TITLES[threat_of(record)],
         "measure": measured,
         "value": number(value),
         "baseline": f"{number(baseline)} ({LABELS.get(against, against)})" if against else "–",
@@ -267,7 +267,7 @@ def result_items(attacks: Sequence[AttackRecord], alone: Baselines | None = None
             "directory": attack.directory.name,
             "baseline": record.image_floors[record.advantage_db.best_floor],
             "knowledge": card_cell(record.knowledge),
-            "threat": assumed(record),
+            "threat": threat_of(record),
             "size": upload_size(attack.about),
             "round": max(row.round for row in record.targets),
             "gains": {moment: gain_over_local([attack.about], moment, alone or {}) for moment in MOMENTS},

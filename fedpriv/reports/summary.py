@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
-from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, assumed, endpoint_of
+from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
     SIGNS,
@@ -166,7 +166,7 @@ class Subject:
             if place_of(about_of(result)) == answer.upload
             and record_of(result).title == answer.attack
             and endpoint_of(record_of(result)) == answer.endpoint
-            and assumed(record_of(result)) == answer.threat
+            and threat_of(record_of(result)) == answer.threat
         }
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedpriv.eval.judgement import judge
 from interval_coverage import FAR_OFF, coverage, coverage_table, sizes
 from rates import Rate, counted, table
 from simulated import inverted
@@ -13,7 +14,6 @@ from trained_attacks import CLASSES, DATA_SET, IMAGES, LINES, RAW, claims_of_pag
 from worlds import World
 
 from fedpriv.attacks.inference.property import PropertyInference
-from fedpriv.eval.judgement import judge
 from fedpriv.util.errors import UserError
 
 

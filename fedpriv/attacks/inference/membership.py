@@ -159,7 +159,9 @@ class MembershipInference(Inference):
             for seen, knowledge in each:
                 auxiliary, labels = knowledge.public_images, knowledge.public_labels
                 if auxiliary is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    means.append(read_mean_round(seen, knowledge, candidates.images, auxiliary, labels))
+                    means.append(
+                        read_mean_round(seen, knowledge, candidates.images, auxiliary, labels, problem.trained)
+                    )
             return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:

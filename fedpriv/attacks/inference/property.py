@@ -419,7 +419,8 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
     shares, drifts = {}, []
     for client in problem.uploads:
         each = _rounds_of_means(problem, client)
-        counts = estimate_member_counts([read_mean_round(*item, images[:0], images, labels) for item in each])
+        rounds = [read_mean_round(*item, images[:0], images, labels, problem.trained) for item in each]
+        counts = estimate_member_counts(rounds)
         table = torch.zeros(problem.knowledge.n_classes, dtype=torch.float64)
         table[list(counts.numbers)] = torch.tensor(list(counts.numbers.values()), dtype=torch.float64)
         shares[client] = table / table.sum()
