@@ -25,6 +25,7 @@ from fedpriv.eval.endpoints import (
     Estimand,
     Record,
     Threat,
+    among,
     endpoint_of,
     primary,
     threat_of,
@@ -287,7 +288,7 @@ def _comparisons(
         {row.n_c > 1 for row in one.targets} if isinstance(one, ReconstructionRecord) else {False} for one in records
     ]
     kind, parts = records[0].target, sorted(set().union(*sizes))
-    means = endpoint == "reconstruction" and kind in BY_CLASS and kind not in OF_IMAGES
+    means = endpoint == "reconstruction" and among(kind, BY_CLASS) and not among(kind, OF_IMAGES)
     for several in parts:
         apart = means or len(parts) > 1
         some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
