@@ -101,7 +101,7 @@ def write_runs_report(
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
     files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
-    files["runs.csv"] = table_text("runs.csv", [_csv_row(row, target_accuracy) for row in rows])
+    files["runs.csv"] = table_text("runs.csv", [_item(row, target_accuracy) for row in rows])
     for file, escaped in ((PAGE, True), ("runs.md", False)):
         home = environment(autoescape=escaped, filters={"sizes": sizes})
         files[file] = home.get_template(f"{file}.j2").render(values)
@@ -157,35 +157,21 @@ def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
     )
 
 
-def _csv_row(row: Row, target: float) -> dict[str, object]:
-    run = row.run
-    values: dict[str, object] = {
-        "run": run.label,
-        "directory": run.directory.path.name,
-        "method": run.config.method,
-        "predictor": row.predictor or "own",
-        **{name: getattr(run.config, name) for name in ("dataset", "models", "clients", "rounds", "seed")},
-        "partition": settings(run.config)["partition"],
-        "target_accuracy": target,
-        "seconds": run.summary.seconds,
-    }
+def _item(row: Row, target: float) -> dict[str, Any]:
+    """Return what a row of ``runs.csv`` is made of."""
+    run, kinds = row.run, [(count, unit) for count in COUNTS for unit in UNITS]
+    item: dict[str, Any] = {"run": run, "directory": run.directory.path.name, "predictor": row.predictor or "own"}
+    item |= {"partition": settings(run.config)["partition"], "target": target}
+    item["per_round"] = {" ".join(kind): float(run.traffic[kind].sum() / run.config.rounds) for kind in kinds}
     for moment, cost in row.costs.items():
-        item = run.at(moment, row.predictor)
-        best, best_mean = int(item.pooled.argmax()), int(item.mean.argmax())
-        values |= {
-            f"{moment}_final": float(item.pooled[-1]),
-            f"{moment}_best": float(item.pooled[best]),
-            f"{moment}_best_round": int(run.rounds[best]),
-            f"{moment}_mean_over_clients": float(item.mean[-1]),
-            f"{moment}_sd_over_clients": float(item.spread[-1]),
-            f"{moment}_best_mean_over_clients": float(item.mean[best_mean]),
-            f"{moment}_best_mean_round": int(run.rounds[best_mean]),
-            f"{moment}_rounds_to_target": cost and cost.round,
+        reached = run.at(moment, row.predictor)
+        best = int(reached.pooled.argmax())
+        item[moment] = {
+            "final": float(reached.pooled[-1]),
+            "best": float(reached.pooled[best]),
+            "best_round": int(run.rounds[best]),
+            "mean": float(reached.mean[-1]),
+            "sd": float(reached.spread[-1]),
+            "cost": cost and {"round": cost.round, "sent": {" ".join(kind): cost.sent[kind] for kind in kinds}},
         }
-    for count in COUNTS:
-        for unit in UNITS:
-            values[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
-            values |= {
-                f"{m}_{count}_{unit}_to_target": cost and cost.sent[count, unit] for m, cost in row.costs.items()
-            }
-    return values
+    return item

@@ -177,7 +177,7 @@ class Subject:
         return None if first is None else next(iter(self.behind(first)), None)
 
     @property
-    def threat_of(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    def assumed(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         """Each threat model that was attacked under: its title, a line, and what its attacks were given."""
         given: dict[Threat, dict[str, None]] = {}
         for answer in self.answers:
