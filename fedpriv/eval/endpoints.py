@@ -107,7 +107,7 @@ def threat_of(record: Record) -> Threat:
 
 
 def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
-    """Return what is left of a threat model without the client's extractor, and without labels of batches."""
+    """Return the rest of a threat model without the client's extractor, and without labels of batches."""
     shadow = card.attacker_data == "same_domain" and kind in VECTORS | CLASS_OUTPUTS
     labels: LabelAccess = "inferred" if kind in NETWORKS | LAYERS else card.labels
     return replace(card, extractor="shadow" if shadow else "none", labels=labels)
