@@ -445,7 +445,7 @@ def power(item: Comparison) -> float:
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:
-    """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more would not settle it.
+    """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more settle nothing.
 
     The interval's half-width falls with the square root of the units; the mean must stand off the least effect by the
     quantile of the level and that of the power.

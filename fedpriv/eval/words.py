@@ -99,7 +99,7 @@ def cell(answer: Answer) -> str:
 
 
 def estimand_words(answer: Answer) -> str:
-    """Return the targets that an answer is about: ``of single images``, ``of class means``; empty where there is one sort."""
+    """Return the targets of an answer: ``means of one image``, ``means of several``; empty where there is one sort."""
     return {"": "", "one image": "means of one image", "several images": "means of several"}[answer.estimand]
 
 
