@@ -127,7 +127,7 @@ def advice(answer: Answer) -> str:
             return f"The estimate lies at the least effect that counts ({least}): more will not settle it."
         return f"About {answer.needed} {answer.units} would decide (now {answer.n_clients}; power 80 %, same spread)."
     return {
-        "premise": "" if answer.premise is None else f"{premise_words(answer.premise)}",
+        "premise": "" if answer.premise is None else f"The premise fails: {_premise_fails(answer.premise)}.",
         "few clients": f"At least {FEW_CLIENTS} {answer.units} are needed.",
         "no held-out images": "Bring images that each client holds and did not train on (held_out).",
         "no control": "Run it with its shuffled control.",
@@ -166,7 +166,8 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         return f"{subject}: leak: {cell(answer)}."
     by = f" ({answer.attack}; {against(answer)})"
     if answer.verdict == "leak":
-        warning = f" Warning: {premise_words(answer.premise)}" if _fails(answer.premise) else ""
+        premise = answer.premise
+        warning = f" Warning: {_premise_fails(premise)}." if premise and premise.status == "differs" else ""
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)} {NOT_SPREAD}"
@@ -214,10 +215,6 @@ _CAUSES: dict[str, str] = {
     "scale": "they do but for a factor of {:.3g}; usual causes are another learning rate, a sum in the place of a mean",
 }
 """What makes true images give other uploads, by what the difference looks like."""
-
-
-def _fails(premise: Premise | None) -> bool:
-    return premise is not None and premise.status == "differs"
 
 
 def _premise_fails(premise: Premise) -> str:
