@@ -109,14 +109,18 @@ class Subject:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The table; an endpoint on which all settings have one answer has one line."""
+        """The table; an endpoint on which all settings have one answer has one line, and one that none answers another."""
         rows: list[Row] = []
         for endpoint in ENDPOINTS:
             found = [
                 Row(endpoint, label, tuple(_marks(answers, endpoint, threat) for threat in THREATS))
                 for label, answers in self.settings.items()
+                if any(one.verdict != "not asked" for one in answers if one.endpoint == endpoint)
             ]
-            alike = len({row.cells for row in found}) == 1
+            if not found:
+                answers = next(iter(self.settings.values()))
+                found = [Row(endpoint, "", tuple(_marks(answers, endpoint, threat) for threat in THREATS))]
+            alike = len(found) == len(self.settings) and len({row.cells for row in found}) == 1
             rows += [found[0]._replace(setting="")] if alike else found
         return tuple(rows)
 

@@ -135,7 +135,9 @@ def test_records_say_which_setting_and_positive_control_one_image_leaks(attacked
     assert told[2].steps > 1
     assert {one.series for one in told} == {("1 image", "4 images", "epoch")}
     assert attacked.records["linear-layer"].metrics.psnr_db.mean > 90
-    found = {one.reach.setting: one.verdict for one in attacked.answers if one.endpoint == "reconstruction" and one.attack}
+    found = {
+        one.reach.setting: one.verdict for one in attacked.answers if one.endpoint == "reconstruction" and one.attack
+    }
     assert found["1"] == "leak"
     assert found["epoch"] != "leak"
 
