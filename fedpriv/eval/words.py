@@ -9,6 +9,7 @@ from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
 from fedpriv.eval.endpoints import Endpoint, Threat
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.records import Able, Premise
+from fedpriv.uploads.kinds import NETWORKS
 
 SIGNS: dict[Word, tuple[str, str]] = {
     "leak": ("●", "LEAK"),
@@ -25,7 +26,13 @@ TITLES: dict[Endpoint, str] = {
     "reconstruction": "how do the private images look?",
 }
 
-THREAT_TITLES: dict[Threat, str] = {"protocol": "protocol only", "white-box": "white-box extractor"}
+
+def threat_title(threat: Threat, kind: str) -> str:
+    """Return a threat model in two or three words: papers on weights assume that the labels of batches are known."""
+    if threat == "protocol":
+        return "protocol only"
+    return "batch labels known" if kind in NETWORKS else "white-box extractor"
+
 
 TOGETHER = (
     "Primaries are tested together (Holm, 5 %). Where nothing leaks, at most one such page in twenty claims a leak; bounds "
@@ -157,7 +164,7 @@ def able_words(able: Able | None) -> str:
 
 def sentence(answer: Answer, *, named: bool = True) -> str:
     """Return an answer as one to three sentences, which begin with the endpoint where it is to be ``named``."""
-    parts = (answer.endpoint if named else "", estimand_words(answer), THREAT_TITLES[answer.threat])
+    parts = (answer.endpoint if named else "", estimand_words(answer), threat_title(answer.threat, answer.target))
     about = ", ".join(filter(None, parts))
     subject = about[0].upper() + about[1:]
     if answer.verdict == "not asked":
