@@ -24,7 +24,7 @@ from fedpriv.eval.records import (
     Summary,
 )
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.eval.words import THREAT_TITLES, able_words, premise_words
+from fedpriv.eval.words import able_words, premise_words, threat_title
 from fedpriv.reports.grid import PictureTable, picture_table, room_for
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import number, span
@@ -158,7 +158,7 @@ def _figures(record: Record) -> dict[str, str]:
         n = record.n_candidates if isinstance(record, MembershipRecord) else record.n_pairs
     interval = "" if ends is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
     return {
-        "threat model": THREAT_TITLES[threat_of(record)],
+        "threat model": threat_title(threat_of(record), record.target),
         "measure": measured,
         "value": number(value),
         "baseline": f"{number(baseline)} ({LABELS.get(against, against)})" if against else "–",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.records import About, Comparison, Provenance
-from fedpriv.eval.words import SIGNS, THREAT_TITLES, cell, gravest
+from fedpriv.eval.words import SIGNS, cell, gravest, threat_title
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
 from fedpriv.reports.page import quantity, whole_percent
 from fedpriv.reports.privacy import unadapted
@@ -235,7 +235,7 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     facts = f"accuracy {whole_percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
     if worst is None:
         return f"Of these, prefer {point.label}: {facts}.", "Nothing was asked of it."
-    found = f"{worst.endpoint}, {THREAT_TITLES[worst.threat]}: {SIGNS[worst.verdict][1]} {cell(worst)}"
+    found = f"{worst.endpoint}, {threat_title(worst.threat, point.target)}: {SIGNS[worst.verdict][1]} {cell(worst)}"
     open_ = [name for name, answer in point.answers.items() if answer.verdict == "inconclusive"]
     caveats = [
         "It leaks all the same." if worst.verdict == "leak" else "",

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.eval.answers import Result, page_answers
-from fedpriv.eval.endpoints import ENDPOINTS, THREATS
+from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.eval.redaction import NONE, stricter
 from fedpriv.eval.storage import AttackRecord, load_attack, load_scores, scored
-from fedpriv.eval.words import THREAT_TITLES, TITLES, TOGETHER
+from fedpriv.eval.words import TITLES, TOGETHER
 from fedpriv.reports.attacks import entries_of, result_items
 from fedpriv.reports.charts import frontier_svg, image_source
 from fedpriv.reports.frontier import frontier_items, frontiers, recommendation
@@ -129,7 +129,6 @@ def write_results(
         "chart": image_source(frontier_svg(compared)) if compared else "",
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
-        "threats": [THREAT_TITLES[name] for name in THREATS],
         "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},
         "together": TOGETHER,
         "defenses": defenses(results, audits),
@@ -196,7 +195,7 @@ def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:
 def html_table(upload: Subject) -> str:
     """Return the head, the table and the strip of pictures of an upload as HTML, for a notebook."""
     entries = entries_of({key: result for key, result in upload.results.items() if key == upload.shown})
-    values = {"upload": upload, "threats": [THREAT_TITLES[name] for name in THREATS], "entries": entries}
+    values = {"upload": upload, "entries": entries}
     return environment(autoescape=True).get_template("notebook.html.j2").render(values)
 
 

@@ -1,4 +1,4 @@
-"""One page over one or more runs, as HTML, Markdown, CSV and pictures. A function of the saved records alone."""
+"""One page over one or more runs, as HTML, CSV and pictures. A function of the saved records alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpriv.reports.charts import Line, accuracy_chart, image_source
-from fedpriv.reports.page import LeftOut, environment, percent, quantity, table_text
+from fedpriv.reports.page import LeftOut, environment, percent, table_text
 from fedpriv.reports.run_records import (
     COUNTS,
     MOMENTS,
@@ -56,7 +56,7 @@ def write_runs_report(
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
-    """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
+    """Write ``runs.html``, ``runs.csv`` and the pictures into the folder ``out``.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
@@ -102,9 +102,7 @@ def write_runs_report(
     }
     files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
     files["runs.csv"] = table_text("runs.csv", [_item(row, target_accuracy) for row in rows])
-    for file, escaped in ((PAGE, True), ("runs.md", False)):
-        home = environment(autoescape=escaped, filters={"sizes": sizes})
-        files[file] = home.get_template(f"{file}.j2").render(values)
+    files[PAGE] = environment(autoescape=True).get_template(f"{PAGE}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
@@ -117,13 +115,6 @@ def check_target(target_accuracy: float) -> None:
     """
     if not 0 < target_accuracy <= 1:
         raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
-
-
-def sizes(cost: Cost | None, count: str) -> str:
-    """Return scalars and bytes by one way of counting as a table shows them."""
-    return (
-        "–" if cost is None else f"{quantity(cost.sent[count, 'scalars'])} ({quantity(cost.sent[count, 'bytes'], 'B')})"
-    )
 
 
 def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:

@@ -64,8 +64,7 @@ def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
     # After the broadcast: 8, 8 and 9 of 40 pooled; (0.2 + 0.2) / 2 twice, then (0.3 + 0.2) / 2.
     assert [float(row[f"after_broadcast_{name}"]) for name in figures] == pytest.approx([0.225, 0.225, 3, 0.25])
     assert row["after_training_rounds_to_target"] == "2"
-    for page in ("runs.html", "runs.md"):
-        assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / page).read_text()
+    assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / "runs.html").read_text()
 
 
 # ---------------------------------------------------------------- pages
@@ -88,18 +87,6 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
         assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
 
 
-def test_markdown_tables_are_whole_and_pictures_are_there(out):
-    text, width = (out / "runs.md").read_text(), None
-    for line in text.splitlines():
-        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else None
-        assert None in (cells, width) or cells == width, line
-        width = cells
-    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
-    assert sorted(shown) == sorted(path.name for path in out.glob("*.svg"))
-    assert "[report.html](report.html)" in text
-    assert "small &lt;b>&amp;\\|x" in text
-
-
 def test_the_table_for_spreadsheets(out):
     rows = told(out / "runs.csv")
     assert [row["method"] for row in rows] == ["fedgh", "fedre"]
@@ -108,9 +95,6 @@ def test_the_table_for_spreadsheets(out):
     assert rows[0]["after_broadcast_rounds_to_target"] == ""
     found = float(rows[1]["paper_scalars_per_round"]), float(rows[1]["full_scalars_per_round"])
     assert (found, float(rows[0]["seconds"])) == ((10, 16), 12.5)
-
-
-# ---------------------------------------------------------------- charts
 
 
 # ---------------------------------------------------------------- what cannot be reported

@@ -171,7 +171,7 @@ def asked():
 def test_members_are_told_from_the_clients_held_out_images_or_nothing_is_claimed(asked):
     without = asked(attacks="membership")
     assert without.scores["membership"].nonmembers == "others"
-    assert [(one.verdict, one.why) for one in without.answers if one.attack] == [("inconclusive", "no held-out images")]
+    assert {one.why for one in without.answers if one.endpoint == "membership" and one.attack} == {"no held-out images"}
     own = [(smooth(6, 60 + client), torch.arange(6) % 3) for client in range(6)]
     for given in (own, dict(enumerate(own))):
         found = asked(attacks="membership", held_out=given, auxiliary_labels=None)
