@@ -34,15 +34,17 @@ _SHUFFLED = "the accounting is for Poisson samples, which shuffled batches of fi
 class DPSGD(Defense):
     """DP-SGD on every client: per-image gradients clipped to an L2 norm, Gaussian noise on their sum, Renyi accounting.
 
-    In every local step each image's gradient, that of the method's own loss on that image alone, over all trained parameters,
-    is shortened to ``clip`` = S; to the sum is added N(0, (z S)^2) on every entry; the result is divided by the mean batch size.
+    In every local step each image's gradient, that of the method's own loss on that image alone, over all trained
+    parameters, is shortened to ``clip`` = S; to the sum is added N(0, (z S)^2) on every entry; the result is divided by
+    the mean batch size.
 
     Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
-    rounds, for one image more or less in a client's training set, for the client with the highest epsilon; an image
-    takes part in a step with probability q = min(1, batch size / n). For ``batches``, shuffled and of fixed size, the figure is
-    an approximation (Chua et al., ICML 2024), and the record says so. Uploads computed from the images once more (prototypes,
-    representations, class outputs, label counts) do not inherit it: the record has an epsilon of the weights alone. Numbers of
-    images, batch size and steps are taken for public. Noise comes from the run's seed: this simulates the mechanism.
+    rounds, for one image more or less in a client's training set, for the client with the highest epsilon; an image takes
+    part in a step with probability q = min(1, batch size / n). For ``batches``, shuffled and of fixed size, the figure is
+    an approximation (Chua et al., ICML 2024), and the record says so. Uploads computed from the images once more
+    (prototypes, representations, class outputs, label counts) do not inherit it: the record has an epsilon of the weights
+    alone. Numbers of images, batch size and steps are taken for public. Noise comes from the run's seed: this simulates
+    the mechanism.
 
     Batch normalisation is refused, unless ``norm`` = ``group`` has it replaced; the record names that change.
 

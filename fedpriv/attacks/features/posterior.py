@@ -1,7 +1,7 @@
 """The attack on entangled uploads: the posterior of class prototypes behind the uploads of all rounds, then inversion.
 
-FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise; the label encoding w_t, of sum one, is uploaded in clear. Weights
-drawn anew make every round a fresh linear equation in the same prototypes. In every coordinate alike,
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise; the label encoding w_t, of sum one, is uploaded in clear.
+Weights drawn anew make every round a fresh linear equation in the same prototypes. In every coordinate alike,
 
     p_c(t) = l(t) + g(t) (sum_i s_i h_ic(t) + d_c(t)),        g(t) = (t / T)^beta,
 
@@ -12,12 +12,12 @@ images), and d the client's own. With D(t) the drift from t to the last round T,
            + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
 
 and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc. The prototypes are sum_i s_i h_ic + k K^-1
-(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood along
-small grids. Class means of auxiliary images are a shape of the last round alone, so the posterior is then a mixture of several
-with a bound of drift each, weighed by their likelihoods.
+(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood
+along small grids. Class means of auxiliary images are a shape of the last round alone, so the posterior is then a mixture
+of several with a bound of drift each, weighed by their likelihoods.
 
-**Hidden weights.** Where a client sends only the class of largest weight, the protocol says how weights are drawn. Prototypes
-follow from the posterior under expected weights, and weights anew from prototypes: w_t maximises
+**Hidden weights.** Where a client sends only the class of largest weight, the protocol says how weights are drawn.
+Prototypes follow from the posterior under expected weights, and weights anew from prototypes: w_t maximises
 
     -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
 

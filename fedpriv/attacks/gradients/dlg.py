@@ -45,8 +45,8 @@ class DeepLeakage(GradientMatching):
         outer_steps: calls of L-BFGS, 20 steps each.
         stop_below: distance, relative to the squared norm of the gradient, below which a candidate has converged.
         patience: a candidate is finished when so many calls together took less than a tenth off its distance.
-        redraws: how often a candidate may draw a new start when the first call has not reduced the loss tenfold, each twice as
-            wide as the one before, four times in all.
+        redraws: how often a candidate may draw a new start when the first call has not reduced the loss tenfold, each
+            twice as wide as the one before, four times in all.
         coordinates: ``spectrum``, or ``pixels`` as in the paper.
         labels: ``auto`` takes given labels or infers them from the last layer; ``joint`` optimises soft labels together with
             the images, as DLG does.

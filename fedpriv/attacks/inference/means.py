@@ -1,9 +1,9 @@
 """Uploads that are means of representations or outputs, or weighted sums of such: how far they deviate, and of how many.
 
 Expectations are of the attacker's own images: means by class, and one pooled covariance S within classes, with P = (S + r
-tr(S) / d I)^-1. With Z_t the deviations of own images in round t, whitened by the root of P, two rounds are alike by C_ts = tr
-Z_t^T Z_s / (|Z_t| |Z_s|). Expected means are put through a defense that the protocol names; noise that it draws is kept as
-variance, and entries that it leaves out are not compared.
+tr(S) / d I)^-1. With Z_t the deviations of own images in round t, whitened by the root of P, two rounds are alike by C_ts
+= tr Z_t^T Z_s / (|Z_t| |Z_s|). Expected means are put through a defense that the protocol names; noise that it draws is
+kept as variance, and entries that it leaves out are not compared.
 
 **Numbers of images.** A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its
 deviation D in whitened coordinates therefore has
@@ -15,8 +15,8 @@ rounds' deviations, over k, are Wishart distributed,
 
     E G = (W diag(v) W^T) * C + s diag(W W^T),
 
-with * entry by entry. v and s have the highest posterior density, log(1 / n) and log s being normal; noise of a known defense
-adds s^2 tr P / k to the diagonal. That uploads disclose their counts so is ours.
+with * entry by entry. v and s have the highest posterior density, log(1 / n) and log s being normal; noise of a known
+defense adds s^2 tr P / k to the diagonal. That uploads disclose their counts so is ours.
 """
 
 from __future__ import annotations

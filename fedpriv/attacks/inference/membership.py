@@ -1,14 +1,15 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
-Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are compared with those
-by other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus infinity.
+Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are compared with
+those by other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus
+infinity.
 
 **Distance**: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the candidate's class; of class outputs
 KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class.
 
-**Deviation**, with labelled auxiliary images. A mean of n images deviates from the expectation of its class by sum_i (g(x_i) -
-m_y) / n, of which a member's own g(x) - m_y is part (Dwork et al., FOCS 2015). With z_t and D_t the whitened deviations of
-candidate and upload in round t, w_t the weight of the class and K the covariance of rounds
+**Deviation**, with labelled auxiliary images. A mean of n images deviates from the expectation of its class by sum_i
+(g(x_i) - m_y) / n, of which a member's own g(x) - m_y is part (Dwork et al., FOCS 2015). With z_t and D_t the whitened
+deviations of candidate and upload in round t, w_t the weight of the class and K the covariance of rounds
 (:mod:`fedpriv.attacks.inference.means`), the score is
 
     sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s).
@@ -17,16 +18,16 @@ candidate and upload in round t, w_t the weight of the class and K the covarianc
 public images of class y less that over all, the signal is the cosine of H^T a(x) and H^T u_y; without classes of public
 images a(x)^T K a(x) over the mean of the diagonal.
 
-**Outputs on public samples.** The log outputs of client k, less their means, regressed over pixels: the signal is their value
-at x for class y.
+**Outputs on public samples.** The log outputs of client k, less their means, regressed over pixels: the signal is their
+value at x for class y.
 
 **Trained weights**: :mod:`fedpriv.attacks.inference.update_scores`.
 
-**Calibration** (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload, score = 1/2
-mean over others j of log d_j(x) - log d_k(x). With signals s_k(x) of weights, c_k(x) = s_k(x) - (n m_k(class of x) + m_k) / (n +
-1), m_k the median of all candidates and m_k(y) of the n of a class; score = c_k(x) - 1/2 mean over others of c_j(x). With
-signals from public inputs, z(x) = (s_k(x) - mean of the others) / (d(x) + 0.3 median of d), d their standard deviation, less
-the class median likewise.
+**Calibration** (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload, score =
+1/2 mean over others j of log d_j(x) - log d_k(x). With signals s_k(x) of weights, c_k(x) = s_k(x) - (n m_k(class of x) +
+m_k) / (n + 1), m_k the median of all candidates and m_k(y) of the n of a class; score = c_k(x) - 1/2 mean over others of
+c_j(x). With signals from public inputs, z(x) = (s_k(x) - mean of the others) / (d(x) + 0.3 median of d), d their standard
+deviation, less the class median likewise.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ Counts and label sets in clear are read off. Otherwise, by what the threat model
 - public outputs: log p_k(c | x) - log p_j(c | x) of clients k and j is log pi_k(c) - log pi_j(c) up to a constant, pi being
   shares of classes (after Shi, Ouyang and Wang, arXiv 2502.08001);
 - kernels: two public images of a class that a client holds are more alike in its kernel than in other clients';
-- means without extractors: logistic regression on uploads of simulated clients (:mod:`fedpriv.attacks.inversion.surrogate`), by
-  features that mean the same for every client (Ateniese et al. 2015; Melis et al., IEEE S&P 2019).
+- means without extractors: logistic regression on uploads of simulated clients
+  (:mod:`fedpriv.attacks.inversion.surrogate`), by features that mean the same for every client (Ateniese et al. 2015;
+  Melis et al., IEEE S&P 2019).
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Where clients send mean outputs u_c of their classes (FD), a whole model h is tr
 
     CE(h(a), y) + D(h(a), u_y),
 
-with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first term
-only. Simulated clients train from the broadcast classifier, pulled towards broadcast prototypes, and upload what real ones do.
+with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first
+term only. Simulated clients train from the broadcast classifier, pulled towards broadcast prototypes, and upload what
+real ones do.
 """
 
 from __future__ import annotations

@@ -345,8 +345,8 @@ class PixelInversion(VectorInversion):
         restarts: starts a target; fewer where the iterations are too few to choose among so many.
         trial: share of the iterations that choose the start that goes on.
         patience: steps without 1 % gain after which a start ends.
-        learning_rate: Adam's first step size in a search of 300 steps or more of up to 32 x 32 pixels, in proportion less in a
-            shorter one or for larger images; it falls to zero along half a cosine.
+        learning_rate: Adam's first step size in a search of 300 steps or more of up to 32 x 32 pixels, in proportion less
+            in a shorter one or for larger images; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a candidate is finished, and converged.
         coordinates: ``spectrum``, or ``pixels`` as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
             images of fewer than 16 x 16.
