@@ -335,7 +335,7 @@ def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):
             "study: defenses[1].scale: options of defense noise: scale",
         ),
         (["--defenses", "none,noise:=1"], "study: defenses[1]: 'noise:=1': expected NAME or NAME:KEY=VALUE"),
-        (["--seeds", "0,x"], "seeds='0,x': expected whole numbers"),
+        (["--seeds", "0,x"], "seeds[1]: input should be a valid integer, got 'x'"),
         (["--rounds", "0"], "federation.rounds: federation flags: rounds: input should be greater"),
         (["--workers", "0"], "workers='0': expected auto or a whole number"),
         (["nowhere.toml"], "nowhere.toml: no such file"),
