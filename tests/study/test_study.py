@@ -139,7 +139,7 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
     assert len(seen) == 32
     assert all(c.method.varied["width"] == c.config.width and c.config.training.learning_rate == 0.2 for c in mixed)
     assert {cell.division for cell in cells} == {cells[0].division}
-    places = [path.removeprefix(f"attacks/{cells[0].name}/") for _, path, _ in results(cells[0])]
+    places = [path.removeprefix(f"attacks/{cells[0].name}/") for paths in results(cells[0]) for path in paths]
     assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
     assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
 
