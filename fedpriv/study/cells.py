@@ -279,18 +279,15 @@ def _attacked(
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
     kinds = [kind for kind in uploads if is_attacked(kind)]
+    if method.target in kinds or (method.target is None and kinds):
+        return method.target or kinds[0]
     under, sent = f" under {defense.label}" if defense.choices else "", ", ".join(uploads) or "nothing"
     if method.target is None:
-        if not kinds:
-            text = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
-            raise wrong(method.keys, text)
-        return kinds[0]
-    if method.target not in uploads:
-        text = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
-        raise wrong((*method.keys, "target"), text)
-    if method.target not in kinds:
-        raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}")
-    return method.target
+        text = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
+        raise wrong(method.keys, text)
+    known = method.target in uploads
+    text = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
+    raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}" if known else text)
 
 
 def _fitting(
