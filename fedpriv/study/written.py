@@ -28,7 +28,7 @@ from fedpriv.util.registry import split_reference
 Keys = tuple[str | int, ...]
 """Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
 
-QUICK: Mapping[str, Any] = {"rounds": 4, "targets": 6, "iterations": 40}
+QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 4, "iterations": 20}
 """Settings of a study that only shows whether everything works."""
 
 

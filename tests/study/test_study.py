@@ -201,9 +201,9 @@ def test_iterations_and_targets_reach_every_attack_but_those_that_say_otherwise(
 def test_quick_is_beneath_flags_and_over_a_file(capsys, tmp_path):
     (tmp_path / "study.toml").write_text("targets = 30\n[federation]\nrounds = 50\n")
     quick, _ = read_asked(tmp_path / "study.toml", {"quick": True, "targets": 9})
-    assert (quick.federation["rounds"], quick.settings["targets"], quick.settings["iterations"]) == (4, 9, 40)
+    assert (quick.federation["rounds"], quick.settings["targets"], quick.settings["iterations"]) == (3, 9, 20)
     code, _, err = call(capsys, "audit", "study.toml", "--quick", "--targets", "9", "--dry-run")
-    assert (code, err) == (0, "quick: rounds 4, iterations 40\n")
+    assert (code, err) == (0, "quick: rounds 3, iterations 20\n")
 
 
 def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
