@@ -65,8 +65,8 @@ BUDGET: dict[str, int] = {
     "cli": 1_071,
     "pipeline": 1_439,
     "sources": 3_062,
-    "api": 2_359,
-    "study": 2_511,
+    "api": 2_352,
+    "study": 2_475,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
