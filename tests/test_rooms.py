@@ -58,15 +58,15 @@ BUDGET: dict[str, int] = {
     "federation": 2_146,
     "methods": 3_251,
     "defenses": 2_054,
-    "attacks": 11_378,
+    "attacks": 11_380,
     "eval": 5_310,
     "claims": 203,
     "reports": 3_582,
     "cli": 1_071,
     "pipeline": 1_439,
     "sources": 3_062,
-    "api": 2_359,
-    "study": 2_511,
+    "api": 2_352,
+    "study": 2_475,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
