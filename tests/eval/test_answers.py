@@ -107,7 +107,14 @@ def test_membership_without_held_out_images_claims_nothing_and_costs_nothing():
 
 @each(
     "attacked_, true, able",
-    [(0.1, 0.2, True), (0.2, 0.2, True), (0.3, 0.2, False), (None, 0.2, False), (0.3, None, False)],
+    [
+        (0.1, 0.2, True),
+        (0.2, 0.2, True),
+        (1e-7, -1e-7, True),
+        (0.3, 0.2, False),
+        (None, 0.2, False),
+        (0.3, None, False),
+    ],
 )
 def test_an_able_search_is_no_worse_than_the_truth(attacked_, true, able):
     record = attacked(compared(**NONE), planted=None)
