@@ -70,7 +70,7 @@ class AttackResult(Tabular):
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What may be said of each endpoint under each threat model, the primary attacks tested together."""
+        """Answers on each endpoint under each threat model, the primary attacks tested together."""
         return page_answers({**self.records, **self.scores})
 
     @property
@@ -84,7 +84,7 @@ class AttackResult(Tabular):
 
     @property
     def uploads(self) -> tuple[Subject, ...]:
-        """What was attacked, each with its table of answers, accuracy and traffic, as the page has them."""
+        """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
         attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 

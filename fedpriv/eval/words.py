@@ -79,7 +79,7 @@ def figures(answer: Answer) -> str:
 
 
 def bound_words(answer: Answer) -> str:
-    """Return what the data still allow; empty where nothing bounds it."""
+    """Return the bound: the most that the data still allow; empty where nothing bounds it."""
     if answer.bound is None:
         return ""
     if is_decibels(answer):
@@ -90,7 +90,7 @@ def bound_words(answer: Answer) -> str:
 
 
 def cell(answer: Answer) -> str:
-    """Return what stands in the first table of a page, without the verdict's own word."""
+    """Return the cell of the first table of a page, without the verdict's own word."""
     if answer.verdict == "not asked":
         return answer.why
     if answer.named is not None:
@@ -106,7 +106,7 @@ def cell(answer: Answer) -> str:
 
 
 def estimand_words(answer: Answer) -> str:
-    """Return what targets an answer is about: ``of single images``, ``of class means``; empty where there is one sort."""
+    """Return the targets of an answer: ``means of one image``, ``means of several``; empty where there is one sort."""
     return {"": "", "one image": "means of one image", "several images": "means of several"}[answer.estimand]
 
 
@@ -127,7 +127,7 @@ def short_why(answer: Answer) -> str:
 
 
 def advice(answer: Answer) -> str:
-    """Return what would decide an inconclusive answer, as a sentence."""
+    """Return the advice on an inconclusive answer, as a sentence."""
     if answer.why == "wide interval":
         if answer.needed is None:
             least = amount(answer, answer.least)
@@ -145,7 +145,7 @@ def advice(answer: Answer) -> str:
 
 
 def able_words(able: Able | None) -> str:
-    """Return what is known of an attack's ability."""
+    """Return the evidence of an attack's ability."""
     if able is None:
         return "Whether the attack is able was not measured."
     parts = []
