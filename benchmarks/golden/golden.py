@@ -205,10 +205,10 @@ def train_values(folder: Path) -> Values:
 
 
 def attack_values(folder: Path, here: dict[str, str], verdict: dict[str, Any]) -> Values:
-    """Return images, scores and the verdict of an attack."""
+    """Return images and scores of an attack, and the verdict where there is one."""
     from safetensors.numpy import load_file
 
-    found: Values = {"verdict": verdict.get("kind", "none")}
+    found: Values = {"verdict": verdict["kind"]} if verdict else {}  # answers.csv holds answers
     for file in sorted(folder.iterdir()):
         if (name := here.get(file.name, file.name)) in ("reconstruction.safetensors", "shuffled.safetensors"):
             found |= {f"image {name[:-12]}.{key}": value for key, value in load_file(file).items()}
@@ -240,7 +240,7 @@ def collect(folder: Path, names: dict[str, str], runs: dict[str, str], suites: S
         for attack in attacks.split():
             for name in {suite, f"{suite}-{attack}"} & done:
                 if (folder / name / attack).is_dir():
-                    verdicts = json.loads((folder / f"{name}.json").read_text())["verdicts"]
+                    verdicts = json.loads((folder / f"{name}.json").read_text()).get("verdicts", {})
                     values = attack_values(folder / name / attack, here, verdicts.get(attack, {}))
                     found[f"attack/{suite}/{attack}"] = values
     tables = [folder / suite for suite in suites if suite in done] + sorted(folder.glob("report-*"))
