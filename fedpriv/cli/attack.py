@@ -129,9 +129,11 @@ def _show_uploads(uploads: Sequence[Subject]) -> None:
 
 def _show_attacks(uploads: Sequence[Subject]) -> None:
     """Print a line an attack: exploratory, each with its own interval."""
+    from fedpriv.eval.answers import record_of
     from fedpriv.reports.attacks import figures
 
-    rows = [figures(result) for upload in uploads for result in upload.results.values()]
+    records = [record_of(result) for upload in uploads for result in upload.results.values()]
+    rows = [{"attack": record.title, **figures(record)} for record in records]
     common.print_table("all attacks (exploratory)", rows)
 
 

@@ -460,11 +460,3 @@ def clients_needed(item: Comparison, tested: int) -> int | None:
     quantiles = -float(ndtri(LEVEL / max(1, tested))) + float(ndtri(POWER))
     number = math.inf if gap == 0 else item.n_clients * (quantiles * error / gap) ** 2
     return None if number > MOST else max(item.n_clients + 1, math.ceil(number))
-
-
-def same_upload(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """Return the answers by upload, in order."""
-    groups: dict[str, list[Answer]] = {}
-    for answer in answers:
-        groups.setdefault(answer.upload, []).append(answer)
-    return groups

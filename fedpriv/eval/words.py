@@ -133,8 +133,9 @@ def advice(answer: Answer) -> str:
             least = amount(answer, answer.least)
             return f"The estimate lies at the least effect that counts ({least}): more will not settle it."
         return f"About {answer.needed} {answer.units} would decide (now {answer.n_clients}; power 80 %, same spread)."
+    if answer.why == "premise" and answer.premise is not None:
+        return f"The premise fails: {_premise_fails(answer.premise)}."
     return {
-        "premise": "" if answer.premise is None else f"The premise fails: {_premise_fails(answer.premise)}.",
         "few clients": f"At least {FEW_CLIENTS} {answer.units} are needed.",
         "no held-out images": "Bring images that each client holds and did not train on (held_out).",
         "no control": "Run it with its shuffled control.",

@@ -113,7 +113,7 @@ def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     return Entry(
         anchor=anchor,
         name=f"{name} on {about.target} uploads of {upload}, {about.dataset}, seed {about.run_seed}",
-        row={"attack": name, **where, **_figures(record)},
+        row={"attack": name, **where, **figures(record)},
         remark=" ".join(filter(None, said)),
         pictures=pictures,
         hidden=hidden if pictures is None else "",
@@ -135,13 +135,7 @@ def _scored(record: Record) -> str:
     return f"{record.n_yes} of {record.n_pairs} answers are yes; learned from {record.learned_from}. {units}"
 
 
-def figures(result: Result) -> dict[str, str]:
-    """Return an attack's own figures by column, for a terminal."""
-    record = record_of(result)
-    return {"attack": record.title, **_figures(record)}
-
-
-def _figures(record: Record) -> dict[str, str]:
+def figures(record: Record) -> dict[str, str]:
     """Return the columns that all attacks share: what is measured, its value, and what it is beside the baseline."""
     mean: float | None
     if isinstance(record, ReconstructionRecord):

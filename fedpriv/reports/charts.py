@@ -82,12 +82,6 @@ class Line:
     dashed: np.ndarray | None = None
 
 
-def logarithmic(xs: Sequence[np.ndarray]) -> bool:
-    """True where the largest totals differ by more than a factor of ten."""
-    ends = [float(x[-1]) for x in xs if x[-1] > 0]
-    return len(ends) > 1 and max(ends) > 10 * min(ends)
-
-
 def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
     """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much.
 
@@ -96,12 +90,13 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     shown = [picture_text(line.label) for line in lines]
+    ends = [float(line.x[-1]) for line in lines if line.x[-1] > 0]
     across = max(1, min(2, _LETTERS // max(map(len, shown), default=1)))
     with drawing(4.6, 3.2 + 0.2 * max(0, math.ceil(len(lines) / across) - 1)) as figure:
         axes = open_axes(figure.add_subplot())
         if label == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        elif logarithmic([line.x for line in lines]):
+        elif len(ends) > 1 and max(ends) > 10 * min(ends):
             axes.set_xscale("log")
             lines = [replace(line, x=line.x[line.x > 0], y=line.y[line.x > 0]) for line in lines]
         else:

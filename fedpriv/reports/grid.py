@@ -161,15 +161,21 @@ def grid_figure(attack: AttackRecord) -> Figure:
         f"PSNR {record.metrics.psnr_db.mean:.1f} dB, {gain.mean:+.1f} dB{spread} beside the baseline; {which}",
         *([] if rule == NONE else [f"Redacted: {RULES[rule]}."]),
     ]
-    width = max(1.5 + 1.3 * len(columns), 5.0)
-    figure = Figure(figsize=(width, 0.9 + 1.5 * len(names)), dpi=130, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    cell, gap, left, below = 1.15, 0.14, 1.35, 0.3  # inches
+    width = max(left + len(columns) * (cell + gap), 5.0)
     title = [picture_text(part) for line in lines for part in textwrap.wrap(line, int(13 * width))]
-    figure.suptitle("\n".join(title), fontsize=8)
-    axes = figure.subplots(len(names), len(columns), squeeze=False)
+    head = 0.65 + 0.14 * len(title)
+    height = head + len(names) * (cell + below)
+    figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.suptitle("\n".join(title), fontsize=8, y=1 - 0.08 / height)
+    across, down = len(columns) * (cell + gap) - gap, len(names) * (cell + below) - below
+    place = {"left": left / width, "right": (left + across) / width, "top": 1 - head / height}
+    place |= {"bottom": 1 - (head + down) / height, "wspace": gap / cell, "hspace": below / cell}
+    axes = figure.subplots(len(names), len(columns), squeeze=False, gridspec_kw=place)
     for column, of_column in zip(columns, axes.T, strict=True):
-        head = [column.heading, *column.note.split(" · ")]
-        of_column[0].set_title("\n".join(filter(None, map(picture_text, head))), fontsize=6, color=_SOFT)
+        notes = [column.heading, *column.note.split(" · ")]
+        of_column[0].set_title("\n".join(filter(None, map(picture_text, notes))), fontsize=6, color=_SOFT)
         for name, axis, (image, caption) in zip(names, of_column, column.cells, strict=True):
             axis.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set(xticks=[], yticks=[])

@@ -20,7 +20,7 @@ from fedpriv.reports.labels import defense_label, method_label
 from fedpriv.reports.page import LeftOut, environment, table_text, with_script
 from fedpriv.reports.privacy import Guarantee, audited_claims, defenses
 from fedpriv.reports.run_records import Baselines, gain_words
-from fedpriv.reports.summary import Mark, Subject, mark, subjects
+from fedpriv.reports.summary import Subject, subjects
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 from fedpriv.util.glossary import words
@@ -137,8 +137,6 @@ def write_results(
         "commands": list(dict.fromkeys(commands)),
         "runs": runs,
         "left_out": left_out,
-        "worst": _worst,
-        "gravest": _gravest,
     }
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
@@ -162,20 +160,6 @@ def _labelled(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
 def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> AttackRecord:
     about = _labelled(attack.about, attack.directory, called)
     return replace(attack, about=about.model_copy(update={"redacted": stricter(about.redacted, rule)}))
-
-
-def _worst(upload: Subject, endpoint: Any = None) -> Mark | None:
-    found = upload.worst(endpoint)
-    return None if found is None else mark(found)
-
-
-def _gravest(upload: Subject) -> tuple[Mark, str]:
-    """Return the gravest answer, and all endpoints on which the verdict is that one."""
-    found = {name: answer for name in ENDPOINTS if (answer := upload.worst(name)) is not None}
-    worst = upload.worst()
-    assert worst is not None
-    alike = [name for name, answer in found.items() if answer.verdict == worst.verdict]
-    return mark(worst), ", ".join(alike)
 
 
 def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:

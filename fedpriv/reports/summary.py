@@ -137,6 +137,15 @@ class Subject:
         """Return the gravest answer, on one endpoint or on any."""
         return gravest([answer for answer in self.answers if endpoint in (None, answer.endpoint)])
 
+    def mark(self, endpoint: Endpoint | None = None) -> Mark:
+        """Return the gravest answer on an endpoint as it stands in a cell; on any with all endpoints of that verdict."""
+        worst = self.worst(endpoint)
+        assert worst is not None  # every endpoint has an answer, if only that it was not asked
+        if endpoint is not None:
+            return mark(worst)
+        alike = [name for name in ENDPOINTS if self.mark(name).state == STATES[worst.verdict]]
+        return mark(worst)._replace(text=", ".join(alike))
+
     @property
     def facts(self) -> tuple[str, ...]:
         """Accuracy and traffic as far as they are recorded, mean over seeds, of the last setting."""

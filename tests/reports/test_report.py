@@ -5,19 +5,21 @@ import hashlib
 import io
 import itertools
 import re
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from eval_cases import ABOUT, asked, but, compared, federated, firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
+from frontier_cases import OPEN, answer
 from page_cases import Page
 from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.answers import page_answers
-from fedpriv.eval.records import NamedClasses, Reach
+from fedpriv.eval.answers import WhyOpen, page_answers
+from fedpriv.eval.records import NamedClasses, Premise, Reach
 from fedpriv.eval.storage import load_attack, save_attack
 from fedpriv.eval.words import cell, sentence
 from fedpriv.federation.run_directory import DefenseChoice
@@ -154,6 +156,16 @@ def test_the_tables_for_spreadsheets(single, out):
         assert (row["endpoint"], row["threat"], row["verdict"]) == (one.endpoint, one.threat, one.verdict)
         assert row["advantage"] == ("" if one.advantage is None else str(one.advantage))
         assert row["bound"] == ("" if one.bound is None else str(one.bound))
+
+
+def test_every_reason_is_said_and_a_premise_only_where_it_fails():
+    for why in get_args(WhyOpen):
+        failed = (
+            {"status": "differs", "cause": "optimiser"} if why == "premise" else {"status": "agrees", "n_clients": 6}
+        )
+        said = sentence(answer(OPEN, why=why, premise=Premise(**failed)))
+        assert why in said
+        assert ("The premise fails" in said) == (why == "premise")
 
 
 # ---------------------------------------------------------------- several uploads
