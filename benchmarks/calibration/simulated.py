@@ -1,94 +1,126 @@
-"""Attacks that are simulated by what they return, so that only scoring and wording run: nulls, and truth plus noise.
+"""Attacks that are simulated by what they return, so that only scoring and answering run: leaks of known size, and none.
 
-A simulated inversion returns images and vectors as good as its upload: what a perfect attack would make of an upload that
-carries nothing is drawn from the class, and a leak is the truth with noise.
+A simulated inversion moves the baseline's image towards the truth until it is so many dB nearer; one that knows nothing
+returns what needs no upload. A simulated inference draws scores, for a yes so much higher that its area is as wanted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from scipy.optimize import brentq
+from scipy.special import ndtri
 from torch import Tensor
-from worlds import CLASSES, SHAPE, World
+from worlds import CLASSES, IMAGES, SHAPE, World
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.observation import Cost, Reconstruction, ThreatModel
+from fedpriv.attacks.inputs.targets import Said
+from fedpriv.attacks.observation import Cost, Observation, Reconstruction, ThreatModel
 from fedpriv.eval import inference
-from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.records import About, InferenceResult, Provenance, ReconstructionRecord
+from fedpriv.eval.inference_case import InferenceCase, area
+from fedpriv.eval.intervals import Values
+from fedpriv.eval.records import About, InferenceResult, Planted, Provenance, ReconstructionRecord
 from fedpriv.eval.score import score
-from fedpriv.util.seeds import generator
 
-INVERSIONS = ("same mean and covariance", "another client's", "another data set's", "the class alone")
-"""Nulls of inversion: what a perfect attack makes of an upload that carries nothing."""
+NULLS = ("as good as the baseline", "another client's image", "mean of other images")
+"""Inversions that know nothing of the target."""
 
-GRADES = {"truth": 0.01, "truth + little noise": 0.05, "truth + much noise": 0.15}
-"""Leaks by the standard deviation of the noise on the true image, pixels in [0, 1]; of vectors, as a share of their norm,
-twice that. The first is what a raw representation gives away."""
+BETWEEN, WITHIN = 0.3, 0.8
+"""Standard deviations of a leak between clients and between targets of a client, dB."""
 
-SOME = "the truth of some"
-"""A leak of every third target, of which the first grade of the truth is returned; of the others, another client's."""
+PAGES = 1000
+"""Simulated where there is no formula."""
+
+SPREAD = 0.3
+"""Of a leak of scores between clients, in standard deviations of a score."""
+
+LEAK = (8.0, 6.0)
+"""Of a client that leaks where others do not: dB, and standard deviations of a score."""
+
+ABLE = Planted(mean=10.0, ci95=(9.0, 11.0), n=20, n_clients=20, least=0.5)
+"""Positive control: whether an attack is able is no matter of statistics, so all are."""
 
 
-def _origin(world: World) -> dict[str, Any]:
+def about(world: World, attack: str, card: ThreatModel) -> dict[str, Any]:
+    """Return the provenance of a simulated result."""
     names = dict.fromkeys(("method", "dataset"), "simulated")
-    return {**names, "target": world.kind, "knowledge": ThreatModel(), "seed": world.seed}
+    return {**names, "attack": attack, "target": "prototype", "knowledge": card, "seed": world.seed, "planted": ABLE}
 
 
-def inverted(world: World, name: str) -> ReconstructionRecord:
-    """The record of a simulated inversion with its control, by its name among :data:`INVERSIONS`, :data:`GRADES` or SOME."""
-    if name == SOME:
-        right, wrong = _truth_and_noise(world, "truth", 0), _null(world, "another client's", 1)
-        leaks = torch.arange(len(world.targets)) % 3 == 0
-        found = tuple(
-            torch.where(leaks.view(-1, *[1] * (own.dim() - 1)), own, other)
-            for own, other in zip(right, _null(world, "another client's", 0), strict=True)
-        )
-    elif name in GRADES:
-        found, wrong = _truth_and_noise(world, name, 0), _null(world, "another client's", 1)
+# ---------------------------------------------------------------- inversions
+
+
+def inverted(
+    world: World, card: ThreatModel, advantage: float | str, *, leaking: int = 0, attack: str = "decoder"
+) -> ReconstructionRecord:
+    """Return the record of a simulated inversion with its control.
+
+    Args:
+        world: the federation.
+        card: the threat model.
+        advantage: over the baseline in dB, or one of :data:`NULLS`.
+        leaking: of so many clients all targets leak :data:`LEAK` besides.
+        attack: its name.
+    """
+    rng, number = world.rng("inversion", attack, card.extractor), len(world.targets)
+    if isinstance(advantage, str):
+        images, control = (_nothing(world, advantage, rng) for _ in range(2))
     else:
-        found, wrong = _null(world, name, 0), _null(world, name, 1)
-    about = About(attack=name, **_origin(world))
-    return score(_wrapped(world, *found), world.truths, _wrapped(world, *wrong), seed=world.seed, about=about)
+        gains = advantage + BETWEEN * clipped(rng, world.number)[[one.client for one in world.targets]]
+        gains += WITHIN * clipped(rng, number) + LEAK[0] * np.array([one.client < leaking for one in world.targets])
+        images, control = _nearer(world, gains), _nothing(world, NULLS[world.seed % len(NULLS)], rng)
+    return score(
+        _wrapped(world, images),
+        world.truths,
+        _wrapped(world, control),
+        seed=0,
+        about=About(**about(world, attack, card)),
+    )
 
 
-def _truth_and_noise(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
-    rng = generator(world.seed, name, draw)
-    behind = [world.behind(target) for target in world.targets]
-    images = torch.stack([members.mean(0) for members in behind])
-    noisy = images + GRADES[name] * torch.randn(images.shape, generator=rng)
-    features = torch.stack([world.represent(members).mean(0) for members in behind])
-    spread = 2 * GRADES[name] * features.norm(dim=1, keepdim=True) / features.shape[1] ** 0.5
-    return noisy.clamp(0, 1), features + spread * torch.randn(features.shape, generator=rng)
+def clipped(rng: np.random.Generator, number: int) -> Values:
+    """Return numbers ``(n,)`` of mean 0 and standard deviation 1, none above 2.2."""
+    drawn = rng.standard_normal(number)
+    return np.asarray(np.clip(drawn, -2.2, 2.2))
 
 
-def _null(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
-    """Images ``(T, c, h, w)`` and vectors ``(T, d)`` that hold nothing of the targets."""
-    labels = torch.tensor([target.label for target in world.targets])
-    if name == "same mean and covariance":
-        strange, classes = world.auxiliary
-        means = torch.stack([strange[classes == label].mean(0) for label in range(CLASSES)])
-        flat = (strange - means[classes]).flatten(1)
-        root = torch.linalg.cholesky(torch.cov(flat.T) + 1e-6 * torch.eye(flat.shape[1]))
-        noise = torch.randn(len(labels), flat.shape[1], generator=generator(world.seed, "pixels", draw))
-        images = (means[labels] + (noise @ root.T).reshape(-1, *SHAPE)).clamp(0, 1)
-    elif name == "another client's":
-        images = torch.cat(
-            [
-                world.draw(labels[place : place + 1], "elsewhere", target.client, place, draw)
-                for place, target in enumerate(world.targets)
-            ]
-        )
-    elif name == "another data set's":
-        images = world.draw(labels, "foreign", draw, patterns=world.smooth(CLASSES, "foreign patterns", draw))
-    else:
-        images = (0.5 + 0.13 * world.patterns[labels]).clamp(0, 1)
-    return images, world.represent(images)
+def _nearer(world: World, gains: Values) -> Tensor:
+    """Return images ``(T, c, h, w)`` whose PSNR is the baseline's and so many dB ``(T,)``."""
+    guess, several = world.pool.optimal.clamp(0, 1).flatten()[None], max(truth.n_c for truth in world.truths)
+    flat = torch.stack([truth.members.double().flatten(1).expand(several, -1) for truth in world.truths])
+    towards = flat.mean(1) - guess
+
+    def psnr(step: Tensor) -> Tensor:
+        images = guess + step[:, None] * towards
+        return -10 * (images[:, None] - flat).square().mean(2).log10().mean(1)
+
+    wanted = psnr(torch.zeros(len(flat), dtype=torch.float64)) + torch.as_tensor(gains)
+    low, high = torch.full_like(wanted, -3), torch.ones_like(wanted)
+    for _ in range(30):
+        middle = (low + high) / 2
+        short = psnr(middle) < wanted
+        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    return (guess + low[:, None] * towards).float().reshape(-1, *SHAPE)
 
 
-def _wrapped(world: World, images: Tensor, features: Tensor) -> Reconstruction:
+def _nothing(world: World, name: str, rng: np.random.Generator) -> Tensor:
+    """Return images ``(T, c, h, w)`` that no upload tells."""
+    if name == NULLS[0]:
+        gains = BETWEEN * clipped(rng, world.number)[[one.client for one in world.targets]]
+        return _nearer(world, gains + WITHIN * clipped(rng, len(world.targets)))
+    labels = rng.integers(CLASSES, size=len(world.targets))
+    if name == NULLS[1]:
+        others = np.array([(one.client + 1) % world.number for one in world.targets])
+        return world.draw(labels, others, "elsewhere", int(rng.integers(2**31)))
+    more = world.draw(labels.repeat(20), None, "more", int(rng.integers(2**31)))
+    return more.reshape(len(labels), 20, *SHAPE).mean(1)
+
+
+def _wrapped(world: World, images: Tensor) -> Reconstruction:
     number = len(world.targets)
     return Reconstruction(
         targets=world.targets,
@@ -98,60 +130,130 @@ def _wrapped(world: World, images: Tensor, features: Tensor) -> Reconstruction:
         labels=torch.tensor([[target.label] for target in world.targets]),
         cost=Cost(),
         converged=torch.ones(number, dtype=torch.bool),
-        features=features if world.kind == "prototype" else None,
     )
 
 
+# ---------------------------------------------------------------- inferences
+
+
 @dataclass(frozen=True, kw_only=True)
-class Simulated(Inference):
-    """Scores that are drawn: noise, the class's own, or the truth with noise.
+class Drawn(Inference):
+    """Scores that are drawn; of other uploads than the client's own they tell nothing.
 
     Attributes:
         world: holds the truth, which no real inference is handed.
-        asks: who was a member, or which two of four classes a client holds most of.
-        shift: by how many standard deviations of a score a yes lies above a no; 0 for a null.
-        by_class: standard deviation of what a class adds to its scores, which tells nothing of the client.
+        seen: the uploads that tell something.
+        question: about classes; empty for members.
+        shift: by how many standard deviations of a score a yes lies above a no, mean over clients.
+        leaking: of so many clients it is :data:`LEAK` besides.
+        knowing: weight of what needs no upload: brightness as the client's is, and how many clients hold a class.
+        parts: of the seed.
     """
 
     world: World
-    asks: Literal["images", "classes"] = "images"
+    seen: tuple[Observation, ...]
+    question: str = ""
     shift: float = 0.0
-    by_class: float = 0.0
+    leaking: int = 0
+    knowing: float = 0.0
+    parts: tuple[str, ...] = ()
 
     name = "simulated"
     summary = "scores that are drawn"
-    targets: ClassVar[tuple[str, ...]] = ("representation", "prototype")
+    targets: ClassVar[tuple[str, ...]] = ("prototype",)
+
+    @property
+    def asks(self) -> Literal["images", "classes"]:  # type: ignore[override]
+        """Images, or classes."""
+        return "classes" if self.question else "images"
 
     def ask(self, problem: InferenceProblem) -> Asked:
-        """Candidates as usual, or every class of every client."""
-        if self.asks == "images":
+        """Ask about candidates as usual, or about every class of every client."""
+        if not self.question:
             return super().ask(problem)
-        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, "majority")
+        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, self.question)
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
-        """The two classes of most images."""
-        return counts > counts.float().median()
+        """Return whether a client has images of each class, or most of that."""
+        return counts > 0 if question == "holds" else counts == counts.max()
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Score; of other uploads than the world's own nothing is known."""
-        world, asked = self.world, self.ask(problem)
-        seen = problem.observations[0].upload[0].tensors()["features"]
-        known = torch.equal(seen, world.uploads[0].upload[0].tensors()["features"])
-        rng = generator(problem.seed, "scores", int(known), str(self.shift), str(self.by_class))
-        general = self.by_class * torch.randn(CLASSES, generator=rng)
+        """Draw scores."""
+        asked, own = self.ask(problem), problem.observations is self.seen
+        rng = self.world.rng("scores", *self.parts, int(own))
         values = {}
         for client, labels in asked.classes.items():
-            if self.asks == "images":
-                images, members = problem.candidates[client].images.flatten(1), world.images[client].flatten(1)
-                yes = torch.cdist(images, members).min(1).values < 1e-6
+            if self.question:
+                counts = torch.as_tensor(self.world.counts)
+                yes, known = self.answers(counts[client], self.question), (counts > 0).double().mean(0)
             else:
-                yes = self.answers(torch.bincount(world.held.labels(client), minlength=CLASSES), "majority")
-            noise = torch.randn(len(labels), generator=rng) + 0.3 * torch.randn(1, generator=rng)
-            values[client] = (general[labels] + noise + self.shift * known * yes.float()).double()
+                images = problem.candidates[client].images
+                yes, known = self.world.is_member(client, images), self.world.brightness(client, images)
+            above = own * (self.shift + SPREAD * rng.standard_normal() + LEAK[1] * (client < self.leaking))
+            noise = torch.as_tensor(rng.standard_normal(len(labels)))
+            values[client] = self.knowing * known + above * yes.double() + noise
         return Scores(asked, values)
 
 
-def inferred(world: World, attack: Inference, name: str) -> InferenceResult:
-    """The record of an inference on a world's uploads, with its control."""
-    case = InferenceCase(world.evidence, world.held, world.kind, world.seed)
-    return inference.evaluate(attack, case, Provenance(attack=name, **_origin(world)))
+QUESTIONS = {"labels": "holds", "property": "majority", "membership": ""}
+"""Primary attacks that return scores, and what they ask about classes."""
+
+
+def inferred(
+    world: World,
+    card: ThreatModel,
+    primary: str,
+    advantage: float,
+    *,
+    leaking: int = 0,
+    knowing: float = 0.0,
+    attack: str = "",
+) -> InferenceResult:
+    """Return the record of an inference with its control; by default named as the primary attack.
+
+    Args:
+        world: the federation.
+        card: the threat model.
+        primary: one of :data:`QUESTIONS`.
+        advantage: area over one half; None for no leak of anybody.
+        leaking, knowing: see :class:`Drawn`.
+        attack: its name.
+    """
+    evidence, shift = world.evidence(card), shift_for(advantage, world.number if primary == "membership" else 0)
+    name = attack or primary
+    made = Drawn(
+        world=world,
+        seen=evidence.observations,
+        question=QUESTIONS[primary],
+        shift=shift,
+        leaking=leaking,
+        knowing=knowing,
+        parts=(name, card.extractor),
+    )
+    silent = {client: Said(None, None) for client in range(world.number)}
+    case = InferenceCase(evidence, world.held, "prototype", world.seed, silent)
+    return inference.evaluate(made, case, Provenance(**about(world, name, card)))
+
+
+@lru_cache
+def shift_for(advantage: float, clients: int) -> float:
+    """Return the shift at which the area is one half and so much.
+
+    Where scores of so many clients are put on a common scale it is found by simulation; elsewhere, for none, by formula.
+    """
+    if advantage == 0:
+        return 0.0  # shifts of clients differ, on either side
+    if not clients:
+        return float(ndtri(0.5 + advantage) * (2 + SPREAD**2) ** 0.5)
+    rng, yes = np.random.default_rng(0), np.arange(2 * IMAGES) < IMAGES
+    noise = rng.standard_normal((PAGES, clients, 2 * IMAGES))
+    own = SPREAD * rng.standard_normal((PAGES, clients, 1))
+
+    def off(shift: float) -> float:
+        scores = noise + (shift + own) * yes
+        scores -= np.median(scores, axis=2, keepdims=True)
+        scores /= np.median(np.abs(scores), axis=2, keepdims=True)
+        every = np.tile(yes, clients)
+        return float(np.mean([area(page.ravel(), every) for page in scores])) - 0.5 - advantage
+
+    return float(brentq(off, 0, 3, xtol=1e-3))

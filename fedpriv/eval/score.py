@@ -55,6 +55,9 @@ from fedpriv.eval.vectors import score_vectors
 from fedpriv.sources.truth import ESTIMANDS, STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
 
+OPTIMAL = ("optimal_class_image", "optimal_image")
+"""Baseline named in advance: the image of highest mean PSNR over auxiliary images, of the class where it is known."""
+
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""
 
@@ -264,7 +267,10 @@ def image_comparisons(
     current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
     gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
     beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
-    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
+    named = next((name for name in OPTIMAL if name in gains), None)
+    return means.compare(gains, "images", DECIBELS, strata, named=named) + means.compare(
+        beyond, "beyond_3db", IDENTIFIED, strata
+    )
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
