@@ -71,7 +71,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
         facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds. Results do not depend on it.
-        full: run all attacks that fit the target, at their own budgets, not only those of the first look.
+        full: run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
     """
@@ -103,9 +103,9 @@ def attack(
     Args:
         run: a finished run or its folder, or the folder of a recorded one; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
-        attacks: names of attacks; none for all that fit.
-        knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
-            images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
+        attacks: names of attacks; none for a first look: the primary attack of each endpoint, under both threat models.
+        knowledge: changes to the threat model, which is then the only one: extractor, labels, batch, batch_norm,
+            attacker_data. Where images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain``.
         seed: of targets, attacks and scores, and of the run that is trained.
         settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
             :class:`FederationSettings`.
@@ -161,8 +161,13 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
         if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
             everywhere.add("linear-layer")
         swept = [sweep(first, each, series, everywhere, settings) for each in threats]
-        configs = tuple(config for config in swept[0][0] for _ in threats)
-        plans = tuple(each for group in zip(*(made for _, made in swept), strict=True) for each in group)
+        # At more local work than the least, labels that have to be inferred as well only cost time.
+        pairs = [
+            (config, replace(each, attacks={}) if each.threat and place else each)
+            for place, (config, *group) in enumerate(zip(swept[0][0], *(made for _, made in swept), strict=True))
+            for each in group
+        ]
+        configs, plans = zip(*(pair for pair in pairs if pair[1].results()), strict=True)
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
@@ -337,9 +342,6 @@ class UploadSettings(SearchSettings, total=False):
         held_out: each client's images that it did not train on, of the classes that it did: a pair (images
             ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
             inference, without which it claims no leak.
-        auxiliary_alike: True where chance alone decided which images of a class a client holds and which are auxiliary
-            (default False): re-identification is then compared with chance itself, which takes fewer images. Needs
-            ``auxiliary_labels``; not believed where a baseline finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -347,6 +349,7 @@ class UploadSettings(SearchSettings, total=False):
         dataset: what records call the images (default ``own images``).
         method: what records call the training loop (default ``own uploads``).
         seed: of targets, attacks, auxiliary images and scores (default 0).
+        full: run all attacks that fit the target, not only those of the first look.
     """
 
     model: nn.Module
@@ -359,7 +362,6 @@ class UploadSettings(SearchSettings, total=False):
     groups: Sequence[int | str] | Mapping[int, int | str]
     auxiliary_labels: Any
     held_out: Any
-    auxiliary_alike: bool
     public: Tensor
     public_labels: Any
     n_classes: int
@@ -367,6 +369,7 @@ class UploadSettings(SearchSettings, total=False):
     dataset: str
     method: str
     seed: int
+    full: bool
 
 
 @imports_what_is_named
@@ -383,7 +386,7 @@ def attack_uploads(
 ) -> AttackResult:
     """Attack uploads that were made elsewhere; score what comes out beside baselines and shuffled uploads.
 
-    Attacks see the uploads and what the threat model grants; images, labels and auxiliary images are for the scores alone,
+    Attacks see the uploads and what the threat model assumes; images, labels and auxiliary images are for the scores alone,
     except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
 
     Args:
@@ -397,7 +400,7 @@ def attack_uploads(
         labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
-        attacks: names of attacks and inferences; none for all that fit and are granted.
+        attacks: names of attacks and inferences; none for a first look (see :func:`fedpriv.attack`).
         settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`; grids
             and page of a temporary result are drawn when it is shown or saved.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.study.run import StudyResult
 
 
-FIRST = ("methods", "defenses", "attacks", "seeds", "dataset", "clients", "out", "resume")
+FIRST = ("methods", "defenses", "attacks", "seeds", "rounds", "targets", "iterations", "quick", "dataset", "out")
 DP_FIRST = ("run", "method", "defense", "claim", "canaries", "confidence", "dataset", "seed", "out")
 REPRODUCE_FIRST = ("scale", "rows", "columns", "seeds", "data_dir", "workers", "download", "out")
 """Settings whose flags ``--help`` shows."""
@@ -34,7 +34,7 @@ _more = partial(click.option, panel="More")
 @_more("--submit", metavar="slurm|local", help="Submit shards as jobs of a queue, and end (needs --shards).")
 @_more("--shards", type=int, help="How many shards to submit.")
 @_more("--job", multiple=True, metavar="KEY=VALUE", help="Parameter of every job: timeout_min=600 (repeat).")
-@click.option("--dry-run", is_flag=True, help="Only check the study and list what would run.")
+@click.option("--dry-run", is_flag=True, help="Run nothing: list the cells, and estimate their work.")
 @common.common_options
 def audit(
     study: Path | None, out: Path | None, dry_run: bool, resume: bool, as_json: bool, quiet: bool, **flags: Any
@@ -52,7 +52,8 @@ def audit(
         if as_json:
             common.print_json({"cells": [dict(cell) for cell in outcome.cells]})
         else:
-            common.print_table(f"{len(outcome.cells)} cells", outcome.table())
+            columns = [{name.replace("_", " "): value for name, value in row.items()} for row in outcome.table()]
+            common.print_table(outcome.work, columns)
         return 0
     folder = out or (None if resume else Path("studies") / ("audit" if study is None else study.stem))
     same = [
@@ -158,5 +159,5 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     common.tell(f"{card.verdict}: {headline(card)}")
     for statement in card.statements:
         common.tell(f"{statement.verdict}: {statement.text}" + (f" ({statement.why})" if statement.why else ""))
-    common.say(f"card: {result.page}", quiet=quiet)
+    common.say(f"page: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0

@@ -93,7 +93,7 @@ def dirichlet_partition(
         best = max(best, smallest)
     met = f"the best gave {best}: use least_per_client={shown(best)}," if best else "the best gave none: use"
     raise UserError(
-        f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
+        f"no partition of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
         f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
         keys=("alpha",),
     )
@@ -316,12 +316,6 @@ def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
 
 
-def drawn_by_class(options: PartitionOptions) -> bool:
-    """True for a division that shuffles the images of every class, so that chance alone decides who holds which."""
-    in_order = options.name == "pathological" and options.assignment == "in_order"
-    return options.name in PARTITIONS and not in_order
-
-
 def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Return the positions of every client's samples by the partition that the options name."""
     least, alpha, per_client = options.least_per_client, options.alpha, options.classes_per_client
@@ -351,7 +345,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     smallest, least = min(map(len, shares)), options.least_per_client
     if least is not None and smallest < least:
         raise UserError(
-            f"the least client of this {options.name} division holds {smallest} samples, fewer than "
+            f"the smallest client of this {options.name} partition has {smallest} samples, fewer than "
             f"least_per_client={shown(least)}; use least_per_client={shown(smallest)} or fewer clients",
             keys=("least_per_client",),
         )

@@ -32,6 +32,7 @@ from fedpriv.eval.endpoints import (
 )
 from fedpriv.eval.intervals import TAIL, combine
 from fedpriv.eval.records import (
+    POWER,
     Able,
     Comparison,
     Interval,
@@ -45,6 +46,7 @@ from fedpriv.eval.records import (
     Units,
 )
 from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.sources.truth import ESTIMANDS
 from fedpriv.uploads.kinds import BY_CLASS, OF_IMAGES
 from fedpriv.util.config import Record as Model
 from fedpriv.util.config import plain
@@ -58,9 +60,6 @@ FEW_CLIENTS = 5
 
 MOST = 1000
 """Clients beyond which more of them are no advice."""
-
-POWER = 0.8
-"""Chance with which the advised number of clients decides."""
 
 Word = Literal["leak", "no leak detected", "inconclusive", "not asked"]
 WhyOpen = Literal[
@@ -212,11 +211,11 @@ class _Draft:
         why, needed = "", None
         if verdict == "inconclusive":
             excluded = bound is not None and bound < item.least
-            why = self.reasons[0] if self.reasons else "" if excluded else "wide interval"
-            if excluded and not why:
+            why = self.reasons[0] if self.reasons else ""
+            if not excluded and why in ("", "control not run"):
+                why, needed = "wide interval", clients_needed(item, tested)
+            elif not why:
                 verdict = "no leak detected"
-            elif not excluded:
-                why, needed = "wide interval" if why in ("", "control not run") else why, clients_needed(item, tested)
         values = {
             "verdict": verdict,
             "why": why,
@@ -254,54 +253,67 @@ def _endpoint(
         "threat": threat,
         "reach": every[0][0].reach,
     }
-    if named is not None and named.exact:
+    if named is not None and named.tells:
         many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
         yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many), None)
         return
     if not there:
         # What needs nothing beyond the protocol answers both; it is tested once.
         why = "as protocol" if threat == "white-box" and by_threat["protocol"] else why_not(kind, endpoint, threat)
+        if named is not None and named.exact:
+            why = "all clients hold the same classes"
         yield _Draft(Answer(**shared, verdict="not asked", why=why), None)
         return
     name = primary(kind, endpoint, threat, [one[0].attack for one in there])
     records = next(one for one in there if one[0].attack == name)
-    for estimand, comparison in _comparisons(endpoint, records):
-        yield _draft(shared, estimand, comparison, records)
+    for estimand, comparison, some in _comparisons(endpoint, records):
+        yield _draft(shared, estimand, comparison, some)
 
 
 def _named(every: Sequence[Sequence[Record]]) -> NamedClasses | None:
-    told = [one.classes for records in every for one in records if isinstance(one, MembershipRecord | PropertyRecord)]
-    known = [one for one in told if one is not None]
-    return max(known, key=lambda one: one.exact) if known else None
+    """Return what uploads say in clear: of several seeds the one where they say least."""
+    kinds = MembershipRecord | PropertyRecord
+    told = [[one.classes for one in records if isinstance(one, kinds) and one.classes] for records in every]
+    return max(
+        (min(one, key=lambda named: named.exact) for one in told if one), key=lambda one: one.exact, default=None
+    )
 
 
-def _comparisons(endpoint: Endpoint, records: Sequence[Record]) -> list[tuple[Estimand, Comparison | None]]:
-    """Return the estimands of a primary with their comparisons over seeds."""
-    measure = MEASURES[endpoint]
-
-    def over(stratum: str) -> Comparison | None:
-        each = [[c for c in record.comparisons if (c.measure, c.stratum) == (measure, stratum)] for record in records]
-        return combine([found[0] for found in each]) if all(each) else None
-
-    if endpoint == "reconstruction" and isinstance(records[0], ReconstructionRecord):
-        strata = {
-            row.n_c == 1 for record in records if isinstance(record, ReconstructionRecord) for row in record.targets
-        }
-        if strata == {True, False}:
-            return [("one image", over("1")), ("several images", over("several"))]
-        if records[0].target in BY_CLASS and records[0].target not in OF_IMAGES:
-            return [("one image" if True in strata else "several images", over("all"))]
-    return [("", over("all"))]
+def _comparisons(
+    endpoint: Endpoint, records: Sequence[Record]
+) -> Iterable[tuple[Estimand, Comparison | None, Sequence[Record]]]:
+    """Yield the estimands of a primary, each with its comparison over the seeds that have such targets, and these."""
+    sizes = [
+        {row.n_c > 1 for row in one.targets} if isinstance(one, ReconstructionRecord) else {False} for one in records
+    ]
+    kind, parts = records[0].target, sorted(set().union(*sizes))
+    means = endpoint == "reconstruction" and kind in BY_CLASS and kind not in OF_IMAGES
+    for several in parts:
+        apart = means or len(parts) > 1
+        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
+        some = [pair for pair, own in zip(some, sizes, strict=True) if several in own]
+        each = [
+            [c for c in one.comparisons if (c.measure, c.stratum) == (MEASURES[endpoint], stratum)]
+            for one, stratum in some
+        ]
+        item = combine([found[0] for found in each]) if all(each) else None
+        if item is not None and apart:
+            item = item.model_copy(update={"stratum": ESTIMANDS[several]})
+        name: Estimand = "" if not apart else "several images" if several else "one image"
+        yield name, item, [one for one, _ in some]
 
 
 def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | None, records: Sequence[Record]) -> _Draft:
     first = records[0]
-    able = first.able if len({record.able is None for record in records}) == 1 else None
+    able = _able(records, item)
+    if able is None and item is not None and not isinstance(first, ReconstructionRecord):
+        able = Able(power=power(item))
     more: dict[str, Any] = {"estimand": estimand, "attack": first.title, "units": first.units, "able": able}
-    more |= {"n_seeds": len(records), "premise": first.premise}
-    if isinstance(first, MembershipRecord):
-        more |= {"nonmembers": sum(one.n_nonmembers for one in records if isinstance(one, MembershipRecord))}
-        more |= {"tpr": first.tpr_at_1_percent.value}
+    more |= {"n_seeds": len(records), "premise": next(filter(_differs, records), first).premise}
+    members = [one for one in records if isinstance(one, MembershipRecord)]
+    if members:
+        more |= {"nonmembers": sum(one.n_nonmembers for one in members)}
+        more |= {"tpr": sum(one.tpr_at_1_percent.value for one in members) / len(members)}
     if item is None:
         return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"), None)
     value, mean = _level(records, item), item.mean
@@ -312,13 +324,24 @@ def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | Non
     return _Draft(Answer(**shared, **more, verdict="inconclusive", why=why), item, reasons)
 
 
+def _differs(record: Record) -> bool:
+    return record.premise is not None and record.premise.status == "differs"
+
+
+def _able(records: Sequence[Record], item: Comparison | None) -> Able | None:
+    """Return the evidence that a primary is able, over the targets of a comparison; of several seeds that of the worst."""
+    group = [one.able_on("all" if item is None else item.stratum) for one in records]
+    known = [able for able in group if able is not None]
+    return next((able for able in known if not able.passes), known[0]) if known and len(known) == len(group) else None
+
+
 def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> Iterable[WhyOpen]:
     """Return why the absence of a leak would say little, the gravest reason first."""
     if item.n_clients < FEW_CLIENTS or item.p_value is None:
         yield "few clients"
     if any(isinstance(one, MembershipRecord) and one.nonmembers == "others" for one in records):
         yield "no held-out images"
-    if any(one.premise is not None and one.premise.status == "differs" for one in records):
+    if any(map(_differs, records)):
         yield "premise"
     if any(
         (one.control.shuffled if isinstance(one, ReconstructionRecord) else one.shuffled) is None for one in records
@@ -408,6 +431,16 @@ def upper_end(item: Comparison, level: float) -> float | None:
 
     wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
     return item.mean + wider * (item.ci95[1] - item.mean)
+
+
+def power(item: Comparison) -> float:
+    """Return the chance with which an advantage of the least size would be told from none, one test of its own."""
+    if item.ci95 is None or item.mean is None or item.degrees is None or item.ci95[0] == item.ci95[1]:
+        return 0.0
+    from scipy.special import ndtr, stdtrit
+
+    error = (item.ci95[1] - item.ci95[0]) / 2 / float(stdtrit(item.degrees, 1 - TAIL))
+    return float(ndtr(item.least / error - float(stdtrit(item.degrees, 1 - LEVEL))))
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:

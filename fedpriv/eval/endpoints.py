@@ -68,8 +68,15 @@ RECONSTRUCTION: Final[tuple[tuple[Kinds, Threat, tuple[str, ...]], ...]] = (
 )
 """Kinds, threat model, and the attack that is primary; where it was not run, the next one is. Named attacks come first."""
 
-TAKES_EXTRACTOR: Final = VECTORS | CLASS_OUTPUTS | EXTRACTORS | LAYERS
-"""Kinds whose attacks use the client's extractor where they have it."""
+INFERENCES: Final[dict[Endpoint, tuple[str, ...]]] = {
+    "label disclosure": ("labels", "property"),
+    "property": ("property",),
+    "membership": ("membership",),
+}
+"""Primary attacks of the other endpoints, on all kinds of upload."""
+
+NO_EXTRACTOR: Final = WHOLE | PUBLIC_OUTPUTS | KERNELS | IN_CLEAR
+"""Kinds whose attacks never use the client's extractor; on all others they do where they have it."""
 
 
 def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
@@ -80,7 +87,7 @@ def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
         card: all that it is granted.
         images: whether it makes images; who scores classes or candidates reads no labels of a batch.
     """
-    if kind in TAKES_EXTRACTOR and card.extractor in ("white_box", "query"):
+    if kind not in NO_EXTRACTOR and card.extractor in ("white_box", "query"):
         return "white-box"
     return "white-box" if images and kind in NETWORKS | LAYERS and card.labels == "given" else "protocol"
 
@@ -106,18 +113,18 @@ def endpoint_of(record: Record) -> Endpoint:
 
 def primary(kind: str, endpoint: Endpoint, threat: Threat, attacks: Iterable[str]) -> str | None:
     """Return which of the attacks that were run is primary: the first of the order above, else the first by name."""
-    there = sorted(set(attacks))
-    if endpoint == "reconstruction":
-        for kinds, assumed, order in RECONSTRUCTION:
-            if assumed == threat and kind in kinds:
-                there = [name for name in order if name in there] or there
-    return there[0] if there else None
+    order = INFERENCES.get(endpoint, ())
+    for kinds, assumed, names in RECONSTRUCTION if endpoint == "reconstruction" else ():
+        if assumed == threat and kind in kinds:
+            order = names
+    there = set(attacks)
+    return next((name for name in (*order, *sorted(there)) if name in there), None)
 
 
 def primaries(kind: str, threat: Threat) -> tuple[str, ...]:
     """Return the names of the primary attacks on a kind of upload under a threat model."""
     first = [order[0] for kinds, assumed, order in RECONSTRUCTION if assumed == threat and kind in kinds]
-    return tuple(first) if kind in IN_CLEAR else ("labels", "property", "membership", *first)
+    return tuple(first) if kind in IN_CLEAR else (*(names[0] for names in INFERENCES.values()), *first)
 
 
 def why_not(kind: str, endpoint: Endpoint, threat: Threat) -> str:
@@ -126,6 +133,6 @@ def why_not(kind: str, endpoint: Endpoint, threat: Threat) -> str:
         return "sent in clear" if endpoint in ("label disclosure", "property") else "counts hold no image"
     if endpoint == "reconstruction" and kind in KERNELS:
         return "no attack is known"
-    if threat == "protocol" and kind in TAKES_EXTRACTOR and endpoint in ("membership", "reconstruction"):
+    if threat == "protocol" and kind not in NO_EXTRACTOR and endpoint in ("membership", "reconstruction"):
         return "needs the client's extractor"
     return "not run"

@@ -7,6 +7,7 @@ Both are written as means of one value an answer (placement values: DeLong, DeLo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -81,13 +82,16 @@ def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | 
     if all(item.classes is None for item in lines.values()):
         return None
     right, counted, counts_right = 0, 0, 0
+    sets = Counter[tuple[int, ...]]()
     for client, item in lines.items():
         labels, counts = truth.labels(client).unique(return_counts=True)
         kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        sets[tuple(sorted(kept))] += 1
         right += item.classes == tuple(sorted(kept))
         counted += item.counts is not None
         counts_right += item.counts == kept
-    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
+    alike = max(sets.values())
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right, alike=alike)
 
 
 # ---------------------------------------------------------------- scores

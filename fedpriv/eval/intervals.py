@@ -307,8 +307,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
     and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
-    the guess's rate is known by design, or p-values are of several guesses, the p-value is twice the mean of theirs, which holds however seeds depend on each
-    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
+    p-values are of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend
+    on each other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -317,15 +317,12 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
     means = np.array([one.mean for one in comparisons], dtype=np.float64)
     mean, least = float(means.mean()), max(one.least for one in comparisons)
-    measured = [one.against for one in comparisons if one.by_design is None]
-    rates = [one.by_design for one in comparisons if one.by_design is not None]
     shared = {
         "mean": mean,
         "n": sum(item.n for item in comparisons),
-        "against": Counter(measured or [one.against for one in comparisons]).most_common(1)[0][0],
+        "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
         "n_clients": min(entry.n_clients for entry in comparisons),
         "least": least,
-        "by_design": float(np.mean(rates)) if len(rates) == number else None,
     }
     known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
@@ -342,11 +339,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
     p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
-    twice = min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons])))
-    if shared["by_design"] is not None:  # known rates leave no variance between seeds to be guessed from few of them
-        p_value = twice
-    elif any(one.beside for one in comparisons):
-        p_value = max(p_value, twice)
+    if any(one.beside for one in comparisons):
+        p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
@@ -361,48 +355,6 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     observed = (complete + 1) / (complete + 3) * complete * (1 - added)
     alone = min(number - 1.0, complete)
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
-
-
-@dataclass(frozen=True)
-class ByDesign:
-    """Chance alone as a guess, whose rate needs no measuring.
-
-    Attributes:
-        name: of the guess.
-        rates: ``(T,)`` how often it finds each target.
-        decoys: of a target, at the least.
-    """
-
-    name: str
-    rates: Values
-    decoys: int
-
-    def p_value(self, mean: float, rate: float, least: float, number: int) -> float:
-        """Return the p-value of a rate over ``number`` targets, had they all the same decoys and the same guess.
-
-        Whether an image lies nearer to a guess than all of D decoys hangs on where the nearest of these lies: given that,
-        all images of the class are found with one chance U, which is Beta(1, D) over the drawing of decoys. Nothing in the
-        clients' values shows it. So the upper tail is that of a binomial share, mean over U; fewer targets that share
-        decoys vary less. ``least`` of the images, and what the guess finds beyond chance, are found besides.
-
-        Args:
-            mean: share found.
-            rate: of the guess, over the same targets.
-            least: the least effect that counts.
-            number: of targets.
-        """
-        from scipy.special import betainc
-
-        hits = mean * number
-        if hits <= 0:
-            return 1.0
-        besides = min(1.0, least + max(0.0, rate - 1 / (1 + self.decoys)))
-        # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
-        tail = np.concatenate([[0.0], np.logspace(-14, 0, 400)])
-        least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
-        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
-        larger = np.maximum(result[1:], result[:-1])
-        return float(min(1.0, larger @ np.diff(tail)))
 
 
 # ---------------------------------------------------------------- summaries
@@ -462,7 +414,6 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
-        by_design: ByDesign | None = None,
         named: str | None = None,
     ) -> tuple[Comparison, ...]:
         """Compare with the baseline over all targets, and over those of one image and of several where there are both.
@@ -474,7 +425,6 @@ class Means:
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`.
-            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
             named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
         """
         if not gains or not self.units:
@@ -487,24 +437,13 @@ class Means:
             units = [self.units[row] for row in chosen]
             here = {guess: values[chosen] for guess, values in gains.items()}
             against = chosen_guess(here, named, units)
-            values, rate = here[against], None
-            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
-                rates = by_design.rates[chosen]
-                rate = float(rates.mean())
-                values = values + rates - rate
             item = compare(
-                values,
+                here[against],
                 units,
                 measure=measure,
                 against=against,
                 least=least if isinstance(least, float) else float(least[against][chosen].mean()),
                 stratum=name,
-                guess=rate,
             )
-            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
-                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
-                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
-            elif named is not None:
-                item = not_above(item, here, units)
-            made.append(item.model_copy(update={"by_design": rate}))
+            made.append(item if named is None else not_above(item, here, units))
         return tuple(made)

@@ -51,6 +51,9 @@ AUC = 0.55
 FOUND_AT_1_PERCENT = 0.03
 """True-positive rate at 1 % false positives that membership inference must exceed."""
 
+POWER = 0.8
+"""Chance with which what counts must be found."""
+
 REACHED = 0.9
 """Share of targets for which an able attack's objective is no worse than the truth's own."""
 
@@ -112,7 +115,6 @@ class Comparison(Estimate):
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
         degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
         beside: the guess that the p-value is of, where that is harder to beat than ``against``; else empty.
-        by_design: the guess's rate where it follows from how targets and decoys were drawn; None where it was measured.
     """
 
     measure: Measure
@@ -123,7 +125,6 @@ class Comparison(Estimate):
     p_value: FiniteFloat | None
     degrees: FiniteFloat | None = None
     beside: str = ""
-    by_design: FiniteFloat | None = None
 
 
 # ---------------------------------------------------------------- provenance
@@ -225,14 +226,18 @@ class Able(Record):
     Attributes:
         planted: its positive control; None where there is none for its kind of upload, or it was not run.
         reached: share of targets for which its objective is no worse than the truth's own; None without an objective.
+        power: chance with which an effect of the least size would be told from none; where there is no other evidence.
     """
 
-    planted: Planted | None
-    reached: FiniteFloat | None
+    planted: Planted | None = None
+    reached: FiniteFloat | None = None
+    power: FiniteFloat | None = None
 
     @property
     def passes(self) -> bool:
         """True where each kind of evidence that there is speaks for the attack."""
+        if self.power is not None:
+            return self.power >= POWER
         return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
 
 
@@ -587,12 +592,13 @@ class ReconstructionRecord(Provenance):
         """Share of targets that met the attack's own convergence rule, in [0, 1]."""
         return sum(row.converged for row in self.targets) / len(self.targets)
 
-    @property
-    def able(self) -> Able | None:
-        """Evidence that the attack finds what is there; None where nothing was measured."""
-        reached = sum(row.reached for row in self.targets) / len(self.targets)
-        measured = reached if any(row.fit is not None for row in self.targets) else None
-        return None if measured is None and self.planted is None else Able(planted=self.planted, reached=measured)
+    def able_on(self, stratum: str) -> Able | None:
+        """Return the evidence that the attack finds what is there, over targets of a stratum of comparisons, or ``all``."""
+        several = {"1": {False}, "several": {True}}.get(stratum, {True, False})
+        rows = [row for row in self.targets if (row.n_c > 1) in several]
+        measured = bool(rows) and any(row.fit is not None for row in rows)
+        reached = sum(row.reached for row in rows) / len(rows) if measured else None
+        return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
 
     @property
     def objective_median(self) -> float | None:
@@ -638,9 +644,8 @@ class InferenceRecord(Provenance, Rates):
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
 
-    @property
-    def able(self) -> Able | None:
-        """Evidence that the attack finds what is there; None where nothing was measured."""
+    def able_on(self, stratum: str = "all") -> Able | None:
+        """Return the evidence that the attack finds what is there; None where nothing was measured."""
         return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
@@ -654,12 +659,21 @@ class StratumArea(Record):
 
 
 class NamedClasses(Record):
-    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
+    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly.
+
+    ``alike``: how many hold the commonest set of classes, so that one guess at all clients would be right as often.
+    """
 
     clients: int
     exact: int
     counted: int
     counts_exact: int
+    alike: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """True where more is said than one guess at all clients has right: counts, or sets of classes that differ."""
+        return self.counts_exact > 0 or (self.exact - self.alike) >= IDENTIFIED * self.clients
 
 
 class Baseline(Record):

@@ -113,7 +113,6 @@ def score(
         "identified",
         IDENTIFIED,
         [strata[row] for row in reidentified.rows],
-        reidentified.by_design,
     )
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
     current = _image_metrics(attack, truths, means) | vectors.metrics | {"lpips": _lpips(attack, truths, means)}

@@ -148,16 +148,17 @@ def able_words(able: Able | None) -> str:
         parts.append(
             f"The attack {verb} planted images (one image a mean, no defense): {able.planted.mean:+.2f}{interval}."
         )
+    if able.power is not None:
+        parts.append(f"An effect of the least size would be told from none in {percent(able.power)} of such runs.")
     if able.reached is not None:
         parts.append(f"Its objective is no worse than the truth's own for {percent(able.reached)} of the targets.")
     return " ".join(parts)
 
 
-def sentence(answer: Answer) -> str:
-    """Return an answer as one to three sentences."""
-    about = (
-        f"{answer.endpoint}{f', {estimand_words(answer)}' if answer.estimand else ''}, {THREAT_TITLES[answer.threat]}"
-    )
+def sentence(answer: Answer, *, named: bool = True) -> str:
+    """Return an answer as one to three sentences, which begin with the endpoint where it is to be ``named``."""
+    parts = (answer.endpoint if named else "", estimand_words(answer), THREAT_TITLES[answer.threat])
+    about = ", ".join(filter(None, parts))
     subject = about[0].upper() + about[1:]
     if answer.verdict == "not asked":
         return f"{subject}: not asked ({answer.why})."
@@ -169,8 +170,11 @@ def sentence(answer: Answer) -> str:
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)} {NOT_SPREAD}"
-    known = f" So far {figures(answer)}{by}, {bound_words(answer)}." if answer.advantage is not None else ""
-    return f"{subject}: inconclusive ({answer.why}).{known} {advice(answer)}".rstrip()
+    known = (
+        ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer)))) if answer.advantage is not None else ""
+    )
+    so_far = f" So far {known}." if known else ""
+    return f"{subject}: inconclusive ({answer.why}).{so_far} {advice(answer)}".rstrip()
 
 
 def against(answer: Answer) -> str:

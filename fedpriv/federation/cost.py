@@ -72,7 +72,7 @@ def _scalars(
     if first == "n":
         number = int(facts.need("samples"))
     elif first == "c" and direction == "upload":
-        number = int(facts.need("pairs", "pairs (a client and a class it holds)"))
+        number = int(facts.need("pairs"))
     else:
         lengths["c"] = facts.known_classes or facts.classes
         number, others = facts.clients, [first, *others]

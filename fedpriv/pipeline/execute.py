@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared, Trained
+from fedpriv.attacks.contract import AttackProblem, Declared, Same, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
-from fedpriv.eval.endpoints import primary, threat_for
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
 from fedpriv.eval.records import (
@@ -102,7 +101,10 @@ class AttackContext:
     @cached_property
     def premise(self) -> Premise | None:
         """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
-        return premise_of(self.source) if isinstance(self.source, ExternalSource) else None
+        source = self.source
+        if not isinstance(source, ExternalSource):
+            return None
+        return self.scorers.get(("premise", Same(source)), lambda: premise_of(source))
 
 
 def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
@@ -192,7 +194,7 @@ def run_job(
             judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     about = _about(ground, job, command)
-    if job.control and is_primary(ground.plan, job):
+    if job.control and job.name == ground.plan.primary:
         about = about.model_copy(
             update={"planted": positive_control(ground, job, about, title("planted uploads"), listener)}
         )
@@ -203,12 +205,6 @@ def run_job(
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
     save_attack(directory, **parts, about=about, metrics=record, judge=judge)
     return record
-
-
-def is_primary(plan: AttackPlan, job: Job) -> bool:
-    """True for the attack by which reconstruction is judged, among those of the plan."""
-    threat = threat_for(plan.target, plan.card, images=True)
-    return primary(plan.target, "reconstruction", threat, plan.attacks) == job.name
 
 
 def positive_control(ground: AttackContext, job: Job, about: About, title: str, listener: Listener) -> Planted | None:

@@ -84,6 +84,7 @@ class AttackPlan:
     reach: LocalWork | None = None  # of several settings of local work, ``series``, the one that this plan is on
     series: tuple[LocalWork, ...] = ()
     threat: str = ""  # ``protocol`` of a second plan on the same uploads, with less granted than the first
+    primary: str | None = None  # the attack by which reconstruction is judged
 
     @property
     def precision(self) -> str:
@@ -127,11 +128,14 @@ def plan_of(
     **more: Any,
 ) -> AttackPlan:
     """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
+    from fedpriv.eval.endpoints import primary, threat_for
     from fedpriv.eval.redaction import read_rule
 
+    images = {name: made for name, made in chosen.items() if made.result == "images"}
     return AttackPlan(
         target=target,
-        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        attacks=images,
+        primary=primary(target, "reconstruction", threat_for(target, card, images=True), images),
         inferences={name: made for name, made in chosen.items() if made.result == "scores"},
         card=card,
         n_targets=settings.get("targets"),
@@ -184,10 +188,16 @@ def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
         name = primary(target, "reconstruction", "protocol", images)
         images = {name: images[name]} if name else {}
     scores = _allowed(plan.inferences, target, card, plan.rounds_seen)
-    scores = {name: made for name, made in scores.items() if made.card(card, target) != made.card(plan.card, target)}
+    scores = {
+        name: made
+        for name, made in scores.items()
+        if made.card(card, target).extractor != made.card(plan.card, target).extractor
+    }
     if not images and not scores:
         return None
-    return replace(plan, attacks=images, inferences=scores, card=card, threat="protocol")
+    return replace(
+        plan, attacks=images, inferences=scores, card=card, threat="protocol", primary=next(iter(images), None)
+    )
 
 
 def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_seen: int | None) -> dict[str, Any]:

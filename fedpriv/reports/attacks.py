@@ -104,7 +104,7 @@ def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
 def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     record, about = record_of(result), about_of(result)
     images = isinstance(record, ReconstructionRecord)
-    able: Able | None = record.able
+    able: Able | None = record.able_on("all")
     said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
     versions = (
         ", ".join(f"{k} {v}" for k, v in record.versions.items()) if isinstance(record, ReconstructionRecord) else ""

@@ -191,7 +191,7 @@ def _panel(frontier: Frontier, name: Endpoint | None, axes: Any) -> None:
     for number, (point, best) in enumerate(zip(frontier.points, frontier.best, strict=True), start=1):
         answer = point.answers.get(name) if name else point.worst
         verdict = "inconclusive" if answer is None else answer.verdict
-        ends = point.scalars.ends
+        ends: Sequence[float] = point.scalars[1:]
         across: float | None = point.scalars.mean
         if name:
             across, ends = (None, (0.0, 0.0)) if answer is None else (answer.advantage, answer.ci95 or (0.0, 0.0))
@@ -220,8 +220,7 @@ def _mark(
         x, where = 0.97, axes.get_yaxis_transform()
     elif ends[0] < ends[1]:
         axes.plot(ends, [y, y], **bar)
-    if point.trained.sd is not None:
-        axes.plot([x, x], point.trained.ends, transform=where, **bar)
+    axes.plot([x, x], point.trained[1:], transform=where, **bar)
     if point.received is not None:
         axes.plot([x, x], [y, point.received.mean], color=SOFT, linewidth=1, transform=where)
         axes.plot([x], [point.received.mean], marker="_", color=SOFT, markersize=8, transform=where)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
 
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
@@ -20,7 +19,7 @@ from fedpriv.eval.records import About, Comparison, Provenance
 from fedpriv.eval.words import SIGNS, THREAT_TITLES, cell, gravest
 from fedpriv.federation.answer import answers_for
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
-from fedpriv.reports.page import percent, quantity
+from fedpriv.reports.page import quantity, whole_percent
 from fedpriv.reports.run_records import Baselines, beside, gain_over_local
 from fedpriv.util.config import plain
 
@@ -29,82 +28,24 @@ K = TypeVar("K")
 MOMENTS = ("after_training", "after_broadcast")
 """Moments of a round at which accuracy is taken."""
 
-_CLEARLY_LESS = 0.99
-"""Traffic settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
-
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
-
-
-class Effect(NamedTuple):
-    """A leak as uploads are compared by it: 0 for none, 1 for one of ``size`` over one kind of target, 2 for in clear."""
-
-    grade: int
-    size: float = 0.0
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Objectives:
-    """The figures that uploads are compared by: leaks by endpoint, None where inconclusive; and costs by name."""
-
-    effects: Mapping[str, Effect | None]
-    costs: Mapping[str, float]
-    may_dominate: bool = True
-
-
-def dominates(objectives: Objectives, two: Objectives) -> bool:
-    """Return true where ``objectives`` is at least as good in everything that is known of either, and better in something.
-
-    What is inconclusive, or was not asked at all, is not known to be as good as anything.
-    """
-    if not objectives.may_dominate or objectives.costs.keys() != two.costs.keys():
-        return False
-    names = objectives.effects.keys() | two.effects.keys()
-    orders = [_order(objectives.effects.get(name), two.effects.get(name)) for name in names]
-    orders += [_sign(objectives.costs[name], two.costs[name]) for name in objectives.costs]
-    return all(order is not None and order <= 0 for order in orders) and any((order or 0) < 0 for order in orders)
-
-
-def _order(effect: Effect | None, two: Effect | None) -> int | None:
-    if effect is None:
-        return None
-    if two is None:
-        return None if effect.grade else 0
-    if effect.grade != two.grade:
-        return _sign(effect.grade, two.grade)
-    if effect.grade != 1:
-        return 0
-    return _sign(effect.size, two.size) if effect.unit == two.unit else None
-
-
-def _sign(value: float, two: float) -> int:
-    return (value > two) - (value < two)
 
 
 # ---------------------------------------------------------------- points
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A quantity over the seeds of one upload: mean, and where there are several sd (n - 1), least and greatest."""
+class Spread(NamedTuple):
+    """A quantity over the seeds of one upload: mean, least and greatest."""
 
     mean: float
-    sd: float | None = None
-    low: float | None = None
-    high: float | None = None
+    low: float
+    high: float
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Spread:
         """Return the spread of the values of all seeds."""
-        if len(values) == 1:
-            return cls(values[0])
-        return cls(float(np.mean(values)), float(np.std(values, ddof=1)), min(values), max(values))
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The least and the greatest; of one seed twice the value."""
-        return (self.mean, self.mean) if self.low is None or self.high is None else (self.low, self.high)
+        return cls(fmean(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
@@ -146,37 +87,55 @@ class Point:
         return gravest([*self.answers.values()])
 
     @property
-    def objectives(self) -> Objectives:
-        """The figures that it is compared by."""
-        costs = {"trained": -self.trained.mean, "scalars": self.scalars.mean}
-        costs |= {} if self.received is None else {"received": -self.received.mean}
-        return Objectives({k: _effect(v) for k, v in self.answers.items()}, costs, may_dominate=not self.unadapted)
+    def costs(self) -> tuple[float, ...]:
+        """What else it is compared by, less being better."""
+        received = () if self.received is None else (-self.received.mean,)
+        return (-self.trained.mean, self.scalars.mean, *received)
 
 
-def _effect(answer: Answer) -> Effect | None:
-    if answer.verdict == "leak":
-        return Effect(2) if answer.named is not None else Effect(1, answer.advantage or 0.0, answer.target)
-    return Effect(0) if answer.verdict == "no leak detected" else None
+def dominates(one: Point, two: Point) -> bool:
+    """Return true where ``one`` is at least as good in everything that is known of either, and better in something.
+
+    What is inconclusive, was not asked, or not by the attack adapted to a defense, is not known to be as good as anything.
+    """
+    if one.unadapted or len(one.costs) != len(two.costs):
+        return False
+    orders = [_order(one.answers.get(name), two.answers.get(name)) for name in one.answers.keys() | two.answers.keys()]
+    orders += [(a > b) - (a < b) for a, b in zip(one.costs, two.costs, strict=True)]
+    return all(order is not None and order <= 0 for order in orders) and any((order or 0) < 0 for order in orders)
+
+
+def _order(answer: Answer | None, two: Answer | None) -> int | None:
+    """Return -1 where the first answer leaks less, 0 for as much, 1 for more; None where that is not known."""
+    grade, other = _grade(answer), _grade(two)
+    if grade is None or other is None:
+        return 0 if grade == 0 else None
+    if grade == other == 1 and answer is not None and two is not None:
+        a, b = answer.advantage or 0.0, two.advantage or 0.0
+        return (a > b) - (a < b) if answer.target == two.target else None  # other targets have no common scale
+    return (grade > other) - (grade < other)
+
+
+def _grade(answer: Answer | None) -> int | None:
+    """Return 0 for no leak, 1 for one, 2 for what is sent in clear; None where it is inconclusive or was not asked."""
+    if answer is None or answer.verdict not in ("leak", "no leak detected"):
+        return None
+    return 0 if answer.verdict != "leak" else 1 + (answer.named is not None)
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Points that may be compared with one another, the undominated (``best``) first, then by label; and their task.
-
-    ``settled``, of a dominated point: whether some point that dominates it is better beyond the spread in an objective; True
-    for the others.
-    """
+    """Points that may be compared with one another, the undominated (``best``) first, then by label; and their task."""
 
     task: Mapping[str, Any]
     points: tuple[Point, ...]
     best: tuple[bool, ...]
-    settled: tuple[bool, ...]
 
     @property
     def measured(self) -> tuple[Endpoint, ...]:
         """The endpoints on which some upload has an advantage to be drawn."""
-        there = [answers.answers.get for answers in self.points]
-        return tuple(name for name in ENDPOINTS if any((a := of(name)) and a.advantage is not None for of in there))
+        drawn = {name for point in self.points for name, a in point.answers.items() if a.advantage is not None}
+        return tuple(name for name in ENDPOINTS if name in drawn)
 
     @property
     def locals(self) -> tuple[float, ...]:
@@ -227,27 +186,10 @@ def _frontier(
     for label, (key, runs) in zip(labels, abouts.items(), strict=True):
         own = [one for one in answers if one.upload.startswith(f"{key} ") and one.verdict != "not asked"]
         points.append(_point(label, own, runs, _unadapted(tried[key]), known))
-    best = [not any(dominates(two.objectives, one.objectives) for two in points) for one in points]
-    settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
+    best = [not any(dominates(two, one) for two in points) for one in points]
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].label))
-    picked: Any = [tuple(values[i] for i in order) for values in (points, best, settled)]
-    return Frontier(_task(next(iter(abouts.values()))[0]), *picked)
-
-
-def _clearly(point: Point, two: Point) -> bool:
-    """True where ``point`` dominates ``two``, in some objective by more than both spreads.
-
-    Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
-    is sent.
-    """
-    if not dominates(point.objectives, two.objectives):
-        return False
-    one, other = point.objectives.effects, two.objectives.effects
-    grades = [(one[name], other[name]) for name in one.keys() & other.keys()]
-    leakage = any(a is not None and b is not None and a.grade < b.grade for a, b in grades)
-    moments = ((point.trained, two.trained), (point.received, two.received))
-    accuracy = any(a and b and None not in (a.sd, b.sd) and a.ends[0] > b.ends[1] for a, b in moments)
-    return leakage or accuracy or point.scalars.ends[1] < _CLEARLY_LESS * two.scalars.ends[0]
+    task = _task(next(iter(abouts.values()))[0])
+    return Frontier(task, tuple(points[i] for i in order), tuple(best[i] for i in order))
 
 
 def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapted: str, known: Baselines) -> Point:
@@ -263,7 +205,7 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
         answers={name: answer for name, answer in found.items() if answer is not None},
         trained=Spread.over(trained),
         received=Spread.over(received) if len(received) == len(runs) else None,
-        local=float(np.mean(alone)) if len(alone) == len(runs) else None,
+        local=fmean(alone) if len(alone) == len(runs) else None,
         gains={moment: gain_over_local(runs, moment, known) for moment in MOMENTS},
         scalars=Spread.over([size[1] for size in sizes]),
         bytes=Spread.over([size[2] for size in sizes]),
@@ -304,18 +246,18 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     """Return which upload to prefer in a sentence, and its caveat."""
     point = recommended(frontier)
     worst = point.worst
-    facts = f"accuracy {percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
+    facts = f"accuracy {whole_percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
     if worst is None:
-        return f"Prefer {point.label}: {facts}.", "No attack on it was asked an endpoint."
+        return f"Of these, prefer {point.label}: {facts}.", "Nothing was asked of it."
     found = f"{worst.endpoint}, {THREAT_TITLES[worst.threat]}: {SIGNS[worst.verdict][1]} {cell(worst)}"
     open_ = [name for name, answer in point.answers.items() if answer.verdict == "inconclusive"]
     caveats = [
-        "It leaks too, if less than the others." if worst.verdict == "leak" else "",
+        "It leaks all the same." if worst.verdict == "leak" else "",
         f"The attack adapted to its defense was not run: {point.unadapted}." if point.unadapted else "",
         f"Inconclusive: {', '.join(open_)}." if open_ else "",
     ]
     caveat = next(filter(None, caveats), "The attacks that were run bound themselves; they prove nothing safe.")
-    return f"Prefer {point.label}: worst endpoint {found}; {facts}.", caveat
+    return f"Of these, prefer {point.label}: worst endpoint {found}; {facts}.", caveat
 
 
 # ---------------------------------------------------------------- table

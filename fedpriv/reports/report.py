@@ -23,23 +23,9 @@ from fedpriv.reports.run_records import Baselines, gain_words
 from fedpriv.reports.summary import Mark, Subject, mark, subjects
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
+from fedpriv.util.glossary import words
 
 P = TypeVar("P", bound=Provenance)
-
-
-TERMS: Mapping[str, str] = {
-    "PSNR": "How alike two images are, in dB, per image on pixels in [0, 1]. A flat grey scores 7 to 13 on photographs.",
-    "AUC": "Area under the ROC curve: the chance that a yes is scored above a no; 0.5 is a coin's.",
-    "baseline": "The best that can be done without the upload, on the same targets, with the same assumed knowledge.",
-    "advantage": "The attack less the baseline, target by target, then the mean; its interval is over clients.",
-    "shuffled uploads": "The negative control: the same attack on another client's upload.",
-    "planted images": "The positive control: the same attack on simulated uploads whose hiding is least.",
-    "leak": "The advantage lies above the least effect that counts, all primary attacks of the page tested together.",
-    "none": "No leak detected: the bound on the advantage lies below that effect, and the attack is able.",
-    "inconclusive": "Neither; the reason stands beside it.",
-    "re-identified": "The reconstruction is nearer to the true image than to all of up to 100 decoys of its class.",
-}
-"""Terms of the page."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,7 @@ def write_results(
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
         "threats": [THREAT_TITLES[name] for name in THREATS],
-        "titles": TITLES,
+        "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},
         "together": TOGETHER,
         "defenses": defenses(results, audits),
         "audited": audited_claims(audits),
@@ -153,12 +139,13 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
         "worst": _worst,
-        "terms": TERMS.items(),
+        "gravest": _gravest,
     }
-    filters = {"gain": gain_words}
+    text = environment(autoescape=False).get_template("report.md.j2").render(values)
+    values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
     files = {
-        "report.html": with_script("report.html.j2", "report.js", values, filters),
-        "report.md": environment(autoescape=False, filters=filters).get_template("report.md.j2").render(values),
+        "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
+        "report.md": text,
         "answers.csv": table_text("answers.csv", answer_rows(uploads)),
         "results.csv": table_text("results.csv", csv_rows(results, alone)),
     }
@@ -181,6 +168,15 @@ def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> At
 def _worst(upload: Subject, endpoint: Any = None) -> Mark | None:
     found = upload.worst(endpoint)
     return None if found is None else mark(found)
+
+
+def _gravest(upload: Subject) -> tuple[Mark, str]:
+    """Return the gravest answer, and all endpoints on which the verdict is that one."""
+    found = {name: answer for name in ENDPOINTS if (answer := upload.worst(name)) is not None}
+    worst = upload.worst()
+    assert worst is not None
+    alike = [name for name, answer in found.items() if answer.verdict == worst.verdict]
+    return mark(worst), ", ".join(alike)
 
 
 def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:

@@ -13,13 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
 from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, threat_of
-from fedpriv.eval.floors import LABELS
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
     SIGNS,
     THREAT_TITLES,
     able_words,
-    amount,
     cell,
     estimand_words,
     gravest,
@@ -27,7 +25,7 @@ from fedpriv.eval.words import (
     sentence,
 )
 from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
-from fedpriv.reports.page import number, quantity, whole_percent
+from fedpriv.reports.page import quantity, whole_percent
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -148,12 +146,12 @@ class Subject:
 
     def _section(self, endpoint: Endpoint, worst: Answer) -> Section:
         others = [
-            f"{self._setting(one)}{sentence(one)}"
+            f"{self._setting(one)}{sentence(one, named=False)}"
             for one in self.answers
             if one.endpoint == endpoint and one is not worst and one.verdict != "not asked"
         ]
         lines = filter(None, (_level(worst), _control(worst, self.behind(worst)), _ability(worst)))
-        claim = f"{self._setting(worst)}{sentence(worst)}"
+        claim = f"{self._setting(worst)}{sentence(worst, named=False)}"
         return Section(endpoint, STATES[worst.verdict], claim, tuple(lines), tuple(others))
 
     def _setting(self, answer: Answer) -> str:
@@ -179,7 +177,7 @@ class Subject:
         return None if first is None else next(iter(self.behind(first)), None)
 
     @property
-    def assumed(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    def threat_of(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         """Each threat model that was attacked under: its title, a line, and what its attacks were given."""
         given: dict[Threat, dict[str, None]] = {}
         for answer in self.answers:
@@ -248,30 +246,27 @@ def mark(answer: Answer) -> Mark:
 
 
 def _level(answer: Answer) -> str:
-    """Return the attack's level beside the baseline's, and which that is."""
-    if answer.value is None or answer.baseline is None:
+    """Return the levels of attack and baseline in dB, which the sentence leaves out."""
+    if answer.value is None or answer.baseline is None or not is_decibels(answer):
         return ""
-    digits, unit = (1, " dB") if is_decibels(answer) else (2, "")
-    named = LABELS.get(answer.against, answer.against)
-    return f"Attack {answer.value:.{digits}f}{unit}, baseline {answer.baseline:.{digits}f}{unit} ({named})."
+    return f"Attack {answer.value:.1f} dB, baseline {answer.baseline:.1f} dB."
 
 
 def _control(answer: Answer, behind: Mapping[Any, Result]) -> str:
-    """Return what the attack reaches on shuffled uploads."""
-    records: list[Record] = [record_of(result) for result in behind.values()]
-    values = []
-    for record in records:
-        if isinstance(record, ReconstructionRecord):
-            there = record.control.difference_db
-            values.append(None if there is None else there.mean)
-        else:
-            values.append(None if record.shuffled is None else record.shuffled.auc.value)
+    """Return what the attack reaches on shuffled uploads, mean over seeds."""
+    values = [_shuffled(record_of(result)) for result in behind.values()]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return "" if answer.named is not None else "Shuffled uploads: not run."
     mean = fmean(known)
-    beside = f"{amount(answer, mean)} beside the baseline" if is_decibels(answer) else f"AUC {number(mean)}"
-    return f"Shuffled uploads: {beside}."
+    return f"Shuffled uploads: {f'{mean:+.1f} dB beside the baseline' if is_decibels(answer) else f'AUC {mean:.2f}'}."
+
+
+def _shuffled(record: Record) -> float | None:
+    if isinstance(record, ReconstructionRecord):
+        there = record.control.difference_db
+        return None if there is None else there.mean
+    return None if record.shuffled is None else record.shuffled.auc.value
 
 
 def _ability(answer: Answer) -> str:

@@ -30,7 +30,6 @@ class ExternalSource(Source):
     seen: tuple[Observation, ...]  # one for each round and client that took part in it
     images: Mapping[int, Samples]  # private images and their classes
     auxiliary: Samples  # images that no upload was computed from; classes are -1 where they are not known
-    alike: bool = False  # chance alone decided which images of a class are auxiliary
     shares: Mapping[int, Tensor] = field(default_factory=dict)  # each image's share in the client's mixture
     extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)  # (round, client) -> a copy
     heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # weight ``(C, d)``, bias ``(C,)``
@@ -132,7 +131,7 @@ class ExternalSource(Source):
             images, labels = self.auxiliary.images, self.auxiliary.labels
             order = torch.randperm(len(images), generator=generator(seed, "strangers"))
             order = order[: MOST_VALUES // images[0].numel()]
-            return Pool.divided(images[order], labels[order], seed, "strangers", alike=self.alike)
+            return Pool.divided(images[order], labels[order], seed, "strangers")
 
         return kept.get(("pool", seed, Same(self.auxiliary)), draw)
 
@@ -189,5 +188,5 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
     for name, (giver, lacks) in lacking.items():
         if lacks:
             where = f"knowledge={shown({name: getattr(card, name)})}"
-            raise UserError(f"{where}: grants what was not handed in; {giver} would give it")
+            raise UserError(f"{where}: assumes what was not handed in; {giver} would give it")
     return replace(card, rounds_seen=1)

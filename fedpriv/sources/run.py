@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.defenses import build_defenses
 from fedpriv.federation import prepared
@@ -134,7 +133,7 @@ class RunSource(Source):
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
                 f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"auxiliary 0.5 or public N, or grant attacker_data=none"
+                f"auxiliary 0.5 or public N, or set attacker_data=none"
             )
         if self.model is None or batch_norms(self.model):
             return card
@@ -258,8 +257,8 @@ class RunSource(Source):
         weights = load_trace(self.run, target.round, target.client).weights
         if weights is None:
             raise UserError(
-                f"{trace_path(self.run, target.round, target.client)}: nobody noted the weights of the mixture; whoever "
-                "mixes calls mixture of its trace"
+                f"{trace_path(self.run, target.round, target.client)}: the weights of the entangled representation "
+                "were not recorded; call trace.mixture where they are drawn"
             )
         return weights.double()
 
@@ -286,8 +285,7 @@ class RunSource(Source):
             of_class = (outside & (labels == label)).nonzero().squeeze(1)
             kept.append(of_class[order[of_class].argsort()[:most]])
         index = torch.cat(kept).sort().values
-        alike = drawn_by_class(self.federation.config.partition)
-        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client, alike=alike)
+        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
         model = build_model(self.federation.clients[target.client].blueprint, 0)

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from eval_cases import ABOUT
-from fedpriv.eval.judgement import judge
+from eval_cases import ABOUT, answers
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
 from simulated import inferred
 from torch import nn
@@ -91,14 +90,14 @@ def test_a_clients_look_is_not_claimed_as_membership():
     assert record.nonmembers == "held_out"
     assert record.n_candidates == 2 * 12 * 24
     assert abs(record.auc.value - 0.5) < 0.06
-    assert judge(record).kind in ("none", "untested")
+    assert answers(record)[0].verdict == "inconclusive"
     truth = replace(world.held, held_out={})
     evidence = replace(world.evidence, shuffled=None)  # an upload gives the look away, another client's does not
     case = InferenceCase(evidence, truth, world.kind, world.seed)
     others = evaluate(Shown(world=world), case, PROVENANCE)
     assert others.auc.value > 0.7  # the look tells whose image it is
-    assert judge(others.model_copy(update={"nonmembers": "held_out"})).kind == "membership"
-    assert judge(others).claims == ()
+    assert answers(others.model_copy(update={"nonmembers": "held_out"}))[0].verdict == "leak"
+    assert answers(others)[0].why == "no held-out images"
 
 
 def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
@@ -111,9 +110,9 @@ def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
     assert record.baseline.name == record.comparisons[0].against == "assumed_extractor"
     assert record.baseline.auc.value == record.auc.value > 0.6
     assert record.comparisons[0].mean == pytest.approx(0, abs=1e-12)
-    verdict = judge(record)
-    assert verdict.claims == ()
-    assert verdict.baseline.startswith(f"the assumed extractor alone: AUC {record.auc.value:.3f} [")
+    (answer,) = answers(record)
+    assert answer.verdict == "inconclusive"
+    assert answer.baseline == pytest.approx(record.auc.value)
 
 
 def near(images, members):
