@@ -8,17 +8,16 @@ start goes on with those that are missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rates import counted, parser, table
+from rates import counted, kept, parser, table
 from simulated import NULLS, QUESTIONS, inferred, inverted
 from worlds import World
 
@@ -30,6 +29,9 @@ from fedpriv.util.seeds import derive_seed
 
 CARDS = (ThreatModel(extractor="none"), ThreatModel(extractor="white_box"))
 PRIMARIES = (*QUESTIONS, "decoder")
+EXPLORATORY = 4
+"""Attacks beside the primaries that differ in more than name."""
+
 PILOTS, PILOT_CLIENTS = 100, 12
 """Pages, and clients of each, whose mean estimate and spread are asked how many clients would decide."""
 
@@ -46,6 +48,8 @@ class Scenario:
         knowing: how much scores hang on what needs no upload.
         images: whether inversions are those that know nothing, in turn.
         exploratory: attacks beside the primaries.
+        full: whether all is scored, candidates too; else the comparisons alone, which are what answers rest on.
+        seeds: federations whose results are put together.
         advised: whether there are as many clients as the answer of a smaller page advises.
     """
 
@@ -57,26 +61,31 @@ class Scenario:
     knowing: float = 0.0
     images: bool = False
     exploratory: int = 0
+    full: bool = False
+    seeds: int = 1
     advised: bool = False
 
 
+NULL = {"images": True}
+FULL = {"images": True, "threats": 1, "full": True}
 ONE = {"threats": 1, "advised": True}
 SCENARIOS = {
-    "nothing leaks, 20 clients": Scenario(images=True, knowing=1.0),
-    "nothing leaks, 10 clients": Scenario({"number": 10}, images=True, knowing=1.0),
-    "nothing leaks, 5 clients": Scenario({"number": 5}, images=True, knowing=1.0),
-    "nothing leaks, looks differ": Scenario({"look": 0.1}, images=True, knowing=30.0),
-    "nothing leaks, sizes differ": Scenario({"long_tail": True}, images=True, knowing=1.0),
-    "nothing leaks, class mixes differ": Scenario({"mixed": True}, images=True, knowing=5.0),
+    "nothing leaks, 20 clients": Scenario(**NULL),
+    "nothing leaks, 10 clients": Scenario({"number": 10}, **NULL),
+    "nothing leaks, 5 clients": Scenario({"number": 5}, **NULL),
+    "nothing leaks, looks differ": Scenario({"look": 0.1}, knowing=3.0, **FULL),
+    "nothing leaks, sizes differ": Scenario({"long_tail": True}, knowing=1.0, **FULL),
+    "nothing leaks, class mixes differ": Scenario({"mixed": True}, knowing=5.0, **FULL),
     "least effect, 20 clients": Scenario(size=1.0),
     "least effect, 10 clients": Scenario({"number": 10}, size=1.0),
     "least effect, 5 clients": Scenario({"number": 5}, size=1.0),
-    "one client of 20 leaks": Scenario(leaking=1),
-    "advised number, membership leaks": Scenario(size=1.8, primaries=("membership",), **ONE),
+    "least effect, 10 clients, 3 seeds": Scenario({"number": 10}, size=1.0, threats=1, seeds=3),
+    "one client of 20 leaks": Scenario(threats=1, leaking=1),
+    "advised number, membership leaks": Scenario(size=2.0, primaries=("membership",), **ONE),
     "advised number, no membership": Scenario(primaries=("membership",), **ONE),
-    "advised number, images leak": Scenario(size=1.6, primaries=("decoder",), **ONE),
-    "advised number, no images": Scenario(size=0.4, primaries=("decoder",), **ONE),
-    "20 exploratory attacks": Scenario(size=1.5, exploratory=20),
+    "advised number, images leak": Scenario(size=1.8, primaries=("decoder",), **ONE),
+    "advised number, no images": Scenario(size=0.2, primaries=("decoder",), **ONE),
+    "20 exploratory attacks": Scenario(threats=1, size=1.5, exploratory=20, full=True),
 }
 
 
@@ -94,27 +103,23 @@ class Said(NamedTuple):
 
 def records_of(scenario: Scenario, seed: int) -> dict[str, ReconstructionRecord | InferenceResult]:
     """Return the records of a page by name."""
-    world = World(seed, **scenario.world)
     found: dict[str, ReconstructionRecord | InferenceResult] = {}
-    more = {"leaking": scenario.leaking}
-    for place, card in enumerate(CARDS[-scenario.threats :]):
-        for name in scenario.primaries:
-            if name in QUESTIONS:
-                effect, known = scenario.size * (AUC - 0.5), more | {"knowing": scenario.knowing}
-                made: Any = inferred(world, card, name, effect, **known)
-            else:
-                of_images = NULLS[(seed + place) % len(NULLS)] if scenario.images else scenario.size * DECIBELS
-                made = inverted(world, card, of_images, **more)
-            found[f"{name}, {card.extractor}"] = made
+    more = {"leaking": scenario.leaking, "quick": not scenario.full}
+    worlds = [World(derive_seed(seed, k) if k else seed, **scenario.world) for k in range(scenario.seeds)]
+    for world, (place, card), name in product(worlds, enumerate(CARDS[-scenario.threats :]), scenario.primaries):
+        if name in QUESTIONS:
+            effect = scenario.size * (AUC - 0.5)
+            made: Any = inferred(world, card, name, effect, knowing=scenario.knowing, **more)
+        else:
+            known = NULLS[(seed + place) % len(NULLS)] if scenario.images else scenario.size * DECIBELS
+            made = inverted(world, card, known, **more)
+        found[f"{name}, {card.extractor}, {world.seed}"] = made
+    world = worlds[0]
+    different = range(EXPLORATORY if scenario.exploratory else 0)
+    drawn = [inferred(world, CARDS[-1], (*QUESTIONS,)[k % 3], k * (AUC - 0.5), attack=f"x{k}") for k in different]
     for number in range(scenario.exploratory):
-        name, card = PRIMARIES[number % len(PRIMARIES)], CARDS[number // 4 % 2]
-        other = f"{'az'[number % 2]}{number}"  # some come before the primary by name, some after it
-        effect = (number % 3) * (AUC - 0.5)
-        found[other] = (
-            inferred(world, card, name, effect, attack=other)
-            if name in QUESTIONS
-            else inverted(world, card, number % 3 * DECIBELS, attack=other)
-        )
+        other = f"{'az'[number % 2]}{number}"  # by name before the primary, or after it
+        found[other] = drawn[number % EXPLORATORY].model_copy(update={"attack": other})
     return found
 
 
@@ -130,7 +135,7 @@ def advised(name: str) -> int:
             c for c in record.comparisons if c.measure == measure and (measure == "membership" or c.stratum != "all")
         ]
     mean = float(np.mean([c.mean for c in pilots]))
-    half = float(np.mean([np.subtract(*c.ci95[::-1]) / 2 for c in pilots]))
+    half = float(np.mean([np.subtract(*c.ci95[::-1]) ** 2 / 4 for c in pilots]) ** 0.5)
     usual = pilots[0].model_copy(update={"mean": mean, "ci95": (mean - half, mean + half)})
     return clients_needed(usual, len({c.stratum for c in pilots})) or 0
 
@@ -148,7 +153,7 @@ def page_of(name: str, seed: int, number: int) -> dict[str, Any]:
         for one in answers
         if one.ci95 is not None and one.advantage is not None and one.bound is not None
     ]
-    found: dict[str, Any] = {"scenario": name, "seed": seed, "page": number, "said": said}
+    found: dict[str, Any] = {"said": said}
     if scenario.exploratory:
         alone = {name: record for name, record in records.items() if record.attack in PRIMARIES}
         found["changed"] = [one.model_dump() for one in page_answers(alone)] != [one.model_dump() for one in answers]
@@ -164,19 +169,19 @@ def rows_of(name: str, pages: Sequence[Mapping[str, Any]]) -> list[dict[str, obj
     rows: list[dict[str, object]] = []
 
     def row(what: str, allowed: str, measured: object) -> None:
-        rows.append(
-            {"scenario": f"{name}: {what}", "pages": f"{len(pages):,}", "allowed": allowed, "measured": measured}
-        )
+        number = f"{len(pages):,}"
+        rows.append({"scenario": f"{name}: {what}", "pages": number, "allowed": allowed, "measured": str(measured)})
 
     def by_page(verdict: str) -> str:
-        ends = list(dict.fromkeys(one.endpoint for one in every))
+        ends = dict.fromkeys(one.endpoint for one in every)
         whole = counted(any(one.verdict == verdict for one in page) for page in said)
-        each = [counted(any(o.verdict == verdict and o.endpoint == end for o in page) for page in said) for end in ends]
-        parts = [f"{end} {100 * rate.share:.1f}" for end, rate in zip(ends, each, strict=True)]
-        return f"{whole}" + (f"; {', '.join(parts)}" if len(ends) > 1 else "")
+        each = {
+            end: counted((verdict, end) in {(o.verdict, o.endpoint) for o in page} for page in said) for end in ends
+        }
+        return "; ".join([str(whole), ", ".join(f"{end} {100 * rate.share:.1f}" for end, rate in each.items())])
 
     def of_answers(verdict: str) -> str:
-        return f"{counted(one.verdict == verdict for one in every)}"
+        return f"{counted(one.verdict == verdict for one in every)} of answers"
 
     if scenario.exploratory:
         row("an answer of a primary changes", "0", counted(page["changed"] for page in pages))
@@ -184,22 +189,20 @@ def rows_of(name: str, pages: Sequence[Mapping[str, Any]]) -> list[dict[str, obj
         verdict = "leak" if scenario.size > 1 else "no leak detected"
         row(f"{verdict} ({pages[0]['clients']} clients)", "75 to 85", of_answers(verdict))
     elif scenario.leaking:
-        row("an answer says no leak detected", "reported", of_answers("no leak detected"))
-        row("an answer says leak", "reported", of_answers("leak"))
+        row("no leak detected", "reported", of_answers("no leak detected"))
+        row("leak", "reported", of_answers("leak"))
     else:
         row("page claims a leak", "at most 5", by_page("leak"))
         if scenario.size:
             row("page says no leak detected", "at most 5", by_page("no leak detected"))
         else:
-            row("an answer says no leak detected", "reported", of_answers("no leak detected"))
+            row("no leak detected", "reported", of_answers("no leak detected"))
     if scenario.size == 1:
-        true = [scenario.size * one.least for one in every]
-        held = counted(truth <= one.bound + 1e-9 for truth, one in zip(true, every, strict=True))
-        row("a bound holds", "at least 95", held)
+        row("a bound holds", "at least 95", counted(one.least <= one.bound for one in every))
         widths = {}
         for unit in ("dB", "AUC"):
             of = [one for one in every if (one.endpoint == "reconstruction") == (unit == "dB")]
-            covers = counted(one.low <= one.least * scenario.size <= one.high for one in of)
+            covers = counted(one.low <= one.least <= one.high for one in of)
             widths[unit] = f"{covers}, width {np.mean([one.high - one.low for one in of]):.2f} {unit}"
         row("95 % interval holds", "at least 94", "; ".join(widths.values()))
     return rows
@@ -211,21 +214,8 @@ def main() -> None:
     given.add_argument("--scenarios", nargs="*", default=list(SCENARIOS), choices=list(SCENARIOS), metavar="NAME")
     given.add_argument("--out", type=Path, required=True)
     chosen = given.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    kept = chosen.out / "pages.jsonl"
-    pages = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()] if kept.is_file() else []
-    there = {(page["scenario"], page["seed"], page["page"]) for page in pages}
-    wanted = [(name, chosen.seed, number) for name in chosen.scenarios for number in range(chosen.pages)]
-    missing = [key for key in wanted if key not in there]
-    with ProcessPoolExecutor(chosen.workers) as pool, kept.open("a", encoding="utf-8") as file:
-        for page in pool.map(page_of, *zip(*missing, strict=True), chunksize=5) if missing else ():
-            pages.append(json.loads(json.dumps(page)))
-            print(json.dumps(page), file=file, flush=True)
-    rows = []
-    for name in chosen.scenarios:
-        of = [page for page in pages if page["scenario"] == name and page["seed"] == chosen.seed]
-        rows += rows_of(name, [page for page in of if page["page"] < chosen.pages])
-    print(table(rows), end="")
+    pages = kept(chosen.out, page_of, chosen.scenarios, chosen)
+    print(table([row for name, of in pages.items() for row in rows_of(name, of)]), end="")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,25 +22,25 @@ from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, S
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.attacks.observation import Cost, Observation, Reconstruction, ThreatModel
 from fedpriv.eval import inference
-from fedpriv.eval.inference_case import InferenceCase, area
-from fedpriv.eval.intervals import Values
-from fedpriv.eval.records import About, InferenceResult, Planted, Provenance, ReconstructionRecord
-from fedpriv.eval.score import score
+from fedpriv.eval.floors import SHUFFLED
+from fedpriv.eval.inference_case import InferenceCase, Ranked, area
+from fedpriv.eval.intervals import Means, Values
+from fedpriv.eval.membership import on_common_scale
+from fedpriv.eval.records import About, InferenceResult, Measure, Planted, Provenance, ReconstructionRecord
+from fedpriv.eval.score import image_comparisons, score
+from fedpriv.sources.truth import ESTIMANDS
 
-NULLS = ("as good as the baseline", "another client's image", "mean of other images")
+NULLS = ("as good as the baseline", "another client's image", "mean of the class")
 """Inversions that know nothing of the target."""
 
-BETWEEN, WITHIN = 0.3, 0.8
-"""Standard deviations of a leak between clients and between targets of a client, dB."""
-
-PAGES = 1000
-"""Simulated where there is no formula."""
-
-SPREAD = 0.3
-"""Of a leak of scores between clients, in standard deviations of a score."""
+BETWEEN, WITHIN, SPREAD = 0.3, 0.8, 0.3
+"""Standard deviations of leaks: of images between clients and between targets of a client, dB; of scores between clients."""
 
 LEAK = (8.0, 6.0)
 """Of a client that leaks where others do not: dB, and standard deviations of a score."""
+
+PAGES = 1000
+"""Simulated where there is no formula."""
 
 ABLE = Planted(mean=10.0, ci95=(9.0, 11.0), n=20, n_clients=20, least=0.5)
 """Positive control: whether an attack is able is no matter of statistics, so all are."""
@@ -55,7 +56,7 @@ def about(world: World, attack: str, card: ThreatModel) -> dict[str, Any]:
 
 
 def inverted(
-    world: World, card: ThreatModel, advantage: float | str, *, leaking: int = 0, attack: str = "decoder"
+    world: World, card: ThreatModel, advantage: float | str, *, leaking: int = 0, quick: bool = False
 ) -> ReconstructionRecord:
     """Return the record of a simulated inversion with its control.
 
@@ -64,73 +65,95 @@ def inverted(
         card: the threat model.
         advantage: over the baseline in dB, or one of :data:`NULLS`.
         leaking: of so many clients all targets leak :data:`LEAK` besides.
-        attack: its name.
+        quick: whether only comparisons and PSNR are made anew, with all guesses that do not draw; the rest is a template's.
     """
-    rng, number = world.rng("inversion", attack, card.extractor), len(world.targets)
+    rng = world.rng("inversion", card.extractor)
+    control = _nothing(world, advantage if isinstance(advantage, str) else NULLS[world.seed % len(NULLS)], rng)
     if isinstance(advantage, str):
-        images, control = (_nothing(world, advantage, rng) for _ in range(2))
+        images = _nothing(world, advantage, rng)
     else:
-        gains = advantage + BETWEEN * clipped(rng, world.number)[[one.client for one in world.targets]]
-        gains += WITHIN * clipped(rng, number) + LEAK[0] * np.array([one.client < leaking for one in world.targets])
-        images, control = _nearer(world, gains), _nothing(world, NULLS[world.seed % len(NULLS)], rng)
-    return score(
-        _wrapped(world, images),
-        world.truths,
-        _wrapped(world, control),
-        seed=0,
-        about=About(**about(world, attack, card)),
+        leaks = np.array([one.client < leaking for one in world.targets])
+        images = _nearer(world, advantage + LEAK[0] * leaks, rng)
+    if quick:
+        return _compared(world, card, images, control)
+    made, other = (
+        Reconstruction(
+            targets=world.targets,
+            images=shown[:, None],
+            objective=torch.zeros(len(shown), 1),
+            chosen=torch.zeros(len(shown), dtype=torch.int64),
+            labels=torch.tensor([[target.label] for target in world.targets]),
+            cost=Cost(),
+            converged=torch.ones(len(shown), dtype=torch.bool),
+        )
+        for shown in (images, control)
     )
+    return score(made, world.truths, other, seed=0, about=About(**about(world, "decoder", card)))
 
 
-def clipped(rng: np.random.Generator, number: int) -> Values:
-    """Return numbers ``(n,)`` of mean 0 and standard deviation 1, none above 2.2."""
-    drawn = rng.standard_normal(number)
-    return np.asarray(np.clip(drawn, -2.2, 2.2))
+def _compared(world: World, card: ThreatModel, images: Tensor, control: Tensor) -> ReconstructionRecord:
+    pool, labels = world.pool, [one.label for one in world.targets]
+    guesses = {"class_mean_image": pool.class_means, "optimal_class_image": pool.class_optimal}
+    shown = {name: torch.stack([by_class[label] for label in labels]) for name, by_class in guesses.items()}
+    shown |= {
+        "mean_image": pool.mean.expand_as(images),
+        "optimal_image": pool.optimal.expand_as(images),
+        SHUFFLED: control,
+    }
+    floors: Any = {name: SimpleNamespace(psnr=_psnr(world, guess).numpy()) for name, guess in shown.items()}
+    attack: Any = SimpleNamespace(psnr=_psnr(world, images).numpy())
+    strata = [ESTIMANDS[truth.n_c > 1] for truth in world.truths]
+    means = Means(tuple(target.client for target in world.targets))
+    record = _template(card, "decoder", world.number, len(labels))
+    rows = zip(record.targets, attack.psnr.tolist(), strict=True)
+    targets = tuple(row.model_copy(update={"psnr_db": value}) for row, value in rows)
+    made: ReconstructionRecord = record.model_copy(
+        update={"comparisons": image_comparisons(attack, floors, strata, means), "targets": targets}
+    )
+    return made
 
 
-def _nearer(world: World, gains: Values) -> Tensor:
-    """Return images ``(T, c, h, w)`` whose PSNR is the baseline's and so many dB ``(T,)``."""
-    guess, several = world.pool.optimal.clamp(0, 1).flatten()[None], max(truth.n_c for truth in world.truths)
-    flat = torch.stack([truth.members.double().flatten(1).expand(several, -1) for truth in world.truths])
-    towards = flat.mean(1) - guess
+@lru_cache
+def _template(card: ThreatModel, name: str, number: int, targets: int) -> Any:
+    """Return the record of a page like the one that is wanted, scored in full."""
+    world = World(0, number)
+    return inverted(world, card, 0.0) if name == "decoder" else inferred(world, card, name, 0.0)
 
-    def psnr(step: Tensor) -> Tensor:
-        images = guess + step[:, None] * towards
-        return -10 * (images[:, None] - flat).square().mean(2).log10().mean(1)
 
-    wanted = psnr(torch.zeros(len(flat), dtype=torch.float64)) + torch.as_tensor(gains)
+def _psnr(world: World, images: Tensor) -> Tensor:
+    """Return the mean PSNR of each target's images ``(T,)``."""
+    errors = (images.double().clamp(0, 1).flatten(1)[:, None] - world.behind).square().mean(2)
+    return -10 * errors.log10().mean(1)
+
+
+def _nearer(world: World, gains: Values | float, rng: np.random.Generator) -> Tensor:
+    """Return images ``(T, c, h, w)`` whose PSNR is the baseline's and so many dB ``(T,)`` on average."""
+    own, each = (np.clip(rng.standard_normal(n), -2.2, 2.2) for n in (world.number, len(world.targets)))
+    gains = gains + BETWEEN * own[[one.client for one in world.targets]] + WITHIN * each
+    best = world.pool.class_optimal
+    guess = torch.stack([best[one.label] for one in world.targets])
+    towards = world.behind.mean(1).reshape(guess.shape) - guess
+
+    def shown(step: Tensor) -> Tensor:
+        return guess + step[:, None, None, None] * towards
+
+    wanted = _psnr(world, guess) + torch.as_tensor(gains)
     low, high = torch.full_like(wanted, -3), torch.ones_like(wanted)
     for _ in range(30):
         middle = (low + high) / 2
-        short = psnr(middle) < wanted
+        short = _psnr(world, shown(middle)) < wanted
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
-    return (guess + low[:, None] * towards).float().reshape(-1, *SHAPE)
+    return shown(low).float()
 
 
 def _nothing(world: World, name: str, rng: np.random.Generator) -> Tensor:
     """Return images ``(T, c, h, w)`` that no upload tells."""
+    labels, draw = np.array([one.label for one in world.targets]), int(rng.integers(2**31))
     if name == NULLS[0]:
-        gains = BETWEEN * clipped(rng, world.number)[[one.client for one in world.targets]]
-        return _nearer(world, gains + WITHIN * clipped(rng, len(world.targets)))
-    labels = rng.integers(CLASSES, size=len(world.targets))
+        return _nearer(world, 0.0, rng)
     if name == NULLS[1]:
-        others = np.array([(one.client + 1) % world.number for one in world.targets])
-        return world.draw(labels, others, "elsewhere", int(rng.integers(2**31)))
-    more = world.draw(labels.repeat(20), None, "more", int(rng.integers(2**31)))
-    return more.reshape(len(labels), 20, *SHAPE).mean(1)
-
-
-def _wrapped(world: World, images: Tensor) -> Reconstruction:
-    number = len(world.targets)
-    return Reconstruction(
-        targets=world.targets,
-        images=images[:, None],
-        objective=torch.zeros(number, 1),
-        chosen=torch.zeros(number, dtype=torch.int64),
-        labels=torch.tensor([[target.label] for target in world.targets]),
-        cost=Cost(),
-        converged=torch.ones(number, dtype=torch.bool),
-    )
+        return world.draw(labels, np.array([(one.client + 1) % world.number for one in world.targets]), "other", draw)
+    return world.draw(labels.repeat(20), None, "more", draw).reshape(len(labels), 20, *SHAPE).mean(1)
 
 
 # ---------------------------------------------------------------- inferences
@@ -205,9 +228,9 @@ def inferred(
     primary: str,
     advantage: float,
     *,
-    leaking: int = 0,
-    knowing: float = 0.0,
     attack: str = "",
+    quick: bool = False,
+    **more: Any,
 ) -> InferenceResult:
     """Return the record of an inference with its control; by default named as the primary attack.
 
@@ -215,24 +238,47 @@ def inferred(
         world: the federation.
         card: the threat model.
         primary: one of :data:`QUESTIONS`.
-        advantage: area over one half; None for no leak of anybody.
-        leaking, knowing: see :class:`Drawn`.
+        advantage: area over one half.
         attack: its name.
+        quick: whether only comparisons and area are made anew, the baseline being noise; the rest is a template's.
+        more: fields of :class:`Drawn`.
     """
-    evidence, shift = world.evidence(card), shift_for(advantage, world.number if primary == "membership" else 0)
+    shift = shift_for(advantage, world.number if primary == "membership" else 0)
     name = attack or primary
-    made = Drawn(
-        world=world,
-        seen=evidence.observations,
-        question=QUESTIONS[primary],
-        shift=shift,
-        leaking=leaking,
-        knowing=knowing,
-        parts=(name, card.extractor),
-    )
+    if quick:
+        return _ranked(world, card, primary, shift, more.get("leaking", 0))
+    evidence = world.evidence(card)
+    known = {"world": world, "seen": evidence.observations, "parts": (name, card.extractor)}
+    made = Drawn(question=QUESTIONS[primary], shift=shift, **known, **more)
     silent = {client: Said(None, None) for client in range(world.number)}
     case = InferenceCase(evidence, world.held, "prototype", world.seed, silent)
     return inference.evaluate(made, case, Provenance(**about(world, name, card)))
+
+
+def _ranked(world: World, card: ThreatModel, primary: str, shift: float, leaking: int) -> InferenceResult:
+    rng, counts = world.rng("quick", primary, card.extractor), world.counts
+    if primary == "membership":
+        yes = [np.arange(2 * number) < number for number in counts.sum(1)]
+    else:
+        yes = list(counts > 0 if primary == "labels" else counts == counts.max(1, keepdims=True))
+
+    def ranked(known: bool) -> Ranked:
+        scores = []
+        for client, answers in enumerate(yes):
+            above = known * (shift + SPREAD * rng.standard_normal() + LEAK[1] * (client < leaking))
+            scores.append(rng.standard_normal(len(answers)) + above * answers)
+        return Ranked.of(
+            list(map(on_common_scale, scores)) if primary == "membership" else scores, yes, range(len(yes))
+        )
+
+    own, guesses = ranked(True), {SHUFFLED: ranked(False)}
+    if primary == "membership" and card.extractor != "none":
+        guesses["assumed_extractor"] = ranked(False)
+    measure: Measure = "membership" if primary == "membership" else "property"
+    compared = own.against(guesses, {measure: "auc"}, "assumed_extractor")
+    record = _template(card, primary, world.number, 0)
+    made: InferenceResult = record.model_copy(update={"auc": own.with_interval("auc"), "comparisons": compared})
+    return made
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -119,25 +119,40 @@ class World:
 
     def brightness(self, client: int, images: Tensor) -> Tensor:
         """Return how much brighter, in a bright client, or darker some images are than grey ``(n,)``."""
-        return (images.double().mean((1, 2, 3)) - 0.5) * float(self.looks[client, 0])
+        return 10 * (images.double().mean((1, 2, 3)) - 0.5) * float(self.looks[client, 0])
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """The extractor's ``(c * h * w, d)``."""
+        shape = SHAPE[0] * SHAPE[1] * SHAPE[2], WIDTH
+        return torch.as_tensor(self.rng("extractor").standard_normal(shape), dtype=torch.float32)
 
     def represent(self, images: Tensor) -> Tensor:
         """The extractor: images ``(n, c, h, w)`` to representations ``(n, d)``."""
-        weight = torch.as_tensor(self.rng("extractor").standard_normal((images[0].numel(), WIDTH)), dtype=torch.float32)
-        return torch.tanh((images - 0.5).flatten(1) @ weight)
+        return torch.tanh((images - 0.5).flatten(1) @ self.weight)
+
+    @cached_property
+    def uploads(self) -> tuple[Observation, ...]:
+        """What the server sees: class means."""
+        seen, images = [], self.held.samples
+        rows = self.represent(images.images)
+        for client, index in self.held.train.items():
+            labels = images.labels[torch.as_tensor(index)]
+            classes = labels.unique()
+            means = torch.stack([rows[torch.as_tensor(index)][labels == label].mean(0) for label in classes])
+            seen.append(Observation(ROUND, client, (Prototypes(means, classes),), ()))
+        return tuple(seen)
+
+    @cached_property
+    def shuffled(self) -> tuple[Observation, ...] | None:
+        """The next client's upload in each client's place."""
+        return shuffle(self.uploads)
 
     def evidence(self, card: ThreatModel) -> Case:
-        """What the server sees of class means, and what a threat model adds."""
-        seen = []
-        for client in range(self.number):
-            index = torch.as_tensor(self.held.train[client])
-            rows, labels = self.represent(self.held.samples.images[index]), self.held.samples.labels[index]
-            classes = labels.unique()
-            means = torch.stack([rows[labels == label].mean(0) for label in classes])
-            seen.append(Observation(ROUND, client, (Prototypes(means, classes),), ()))
+        """What the server sees, and what a threat model adds."""
         known = {} if card.extractor == "none" else dict.fromkeys(range(self.number), self.represent)
         knowledge = Knowledge(card, SHAPE, CLASSES, extractors=known)
-        return Case(tuple(seen), shuffle(tuple(seen)), knowledge, self.targets)
+        return Case(self.uploads, self.shuffled, knowledge, self.targets)
 
     @cached_property
     def targets(self) -> tuple[TargetId, ...]:
@@ -166,6 +181,10 @@ class World:
         for place, target in enumerate(self.targets):
             many = SEVERAL if target.index % 2 else 1
             images = drawn[place * SEVERAL : place * SEVERAL + many]
-            truth = Truth.equal(images, torch.full((many,), target.label), self.pool)
-            found.append(replace(truth, told=False))
+            found.append(Truth.equal(images, torch.full((many,), target.label), self.pool))
         return tuple(found)
+
+    @cached_property
+    def behind(self) -> Tensor:
+        """The images behind each target ``(T, n, c * h * w)``, one again and again where it is alone."""
+        return torch.stack([one.members.double().flatten(1).expand(SEVERAL, -1) for one in self.truths])

@@ -160,7 +160,7 @@ class Ranked:
         return Rate(value=self.rate(name), ci95=interval)
 
     def against(
-        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], named: str
+        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], named: str = CHANCE
     ) -> tuple[Comparison, ...]:
         """Compare by each measure's rate with the baseline: the guess named in advance, or chance where it was not made.
 

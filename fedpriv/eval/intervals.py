@@ -42,7 +42,7 @@ FEW_DEVIATE = 2
 TAIL = 0.025
 """Share of cases that a 95 % interval leaves out on either side."""
 
-SURE = 0.05
+SURE = 0.001
 """A guess is surely stronger than the baseline named in advance where chance would make it look so this rarely."""
 
 SAME = 1e-12
