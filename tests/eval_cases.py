@@ -161,7 +161,9 @@ def finished(config=None, **changes):
 
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
     """What ``about.json`` says of a run of ten clients."""
-    run = dataclasses.replace(RunConfig(dataset="digits", auxiliary=0, method=method, seed=seed, clients=10), **changed)
+    run = dataclasses.replace(
+        RunConfig(dataset="digits", auxiliary=0.0, method=method, seed=seed, clients=10), **changed
+    )
     reached = ReachedAccuracy(
         final=accuracy,
         best=accuracy,

@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "federation": 2_146,
     "methods": 3_251,
     "defenses": 2_054,
-    "attacks": 11_378,
+    "attacks": 11_380,
     "eval": 5_310,
     "claims": 203,
     "reports": 3_582,

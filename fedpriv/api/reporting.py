@@ -61,8 +61,8 @@ def report(
 ) -> Report:
     """Report on attacks, runs and studies: what leaked, what it cost, how well it learned.
 
-    Attacks give ``report.html``, ``report.md`` and ``results.csv``; runs give ``runs.html``, ``runs.md``, ``runs.csv`` and
-    pictures.
+    Attacks give ``report.html``, ``report.md``, ``answers.csv`` and ``results.csv``; runs give ``runs.html``, ``runs.csv``
+    and pictures.
 
     Args:
         results: what :func:`fedpriv.attack`, :func:`fedpriv.train` and :func:`fedpriv.audit_dp` returned, or folders that

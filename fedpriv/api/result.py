@@ -25,13 +25,15 @@ from fedpriv.eval.storage import (
     save_attack,
     write_record,
 )
+from fedpriv.eval.words import sentence
 from fedpriv.pipeline.execute import draw
 from fedpriv.pipeline.result_folders import is_or_was_attack
-from fedpriv.reports.attacks import csv_rows
+from fedpriv.reports.attacks import result_items
 from fedpriv.reports.grid import grid_figure
 from fedpriv.reports.labels import strongest_first
+from fedpriv.reports.page import table_rows
 from fedpriv.reports.report import html_table, write_report
-from fedpriv.reports.summary import Subject, mark, subjects, table_lines
+from fedpriv.reports.summary import Subject, subjects, table_lines
 from fedpriv.study.saving import Scratch, Tabular, copy_folder
 from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
@@ -68,7 +70,7 @@ class AttackResult(Tabular):
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What may be said of each endpoint under each threat model, the primary attacks tested together."""
+        """Answers on each endpoint under each threat model, the primary attacks tested together."""
         return page_answers({**self.records, **self.scores})
 
     @property
@@ -76,13 +78,13 @@ class AttackResult(Tabular):
         """The gravest answer on each endpoint, one line an endpoint."""
         lines = []
         for upload in subjects({**self.records, **self.scores}):
-            worst = [(name, upload.worst(name)) for name in ENDPOINTS]
-            lines += [f"{name}: {mark(answer)}" for name, answer in worst if answer is not None]
+            worst = map(upload.worst, ENDPOINTS)
+            lines += [sentence(answer) for answer in worst if answer is not None]
         return "\n".join(lines)
 
     @property
     def uploads(self) -> tuple[Subject, ...]:
-        """What was attacked, each with its table of answers, accuracy and traffic, as the page has them."""
+        """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
         attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
@@ -107,7 +109,7 @@ class AttackResult(Tabular):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the columns of ``results.csv``, one row an attack that returns images."""
-        return csv_rows([self.load(name) for name in self.records])
+        return table_rows("results.csv", result_items([self.load(name) for name in self.records]))
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
         """Copy the result to a folder that stays, with its page, and return it from there."""

@@ -145,8 +145,8 @@ def report(
 ) -> None:
     """Report on attack and run directories, studies, and folders that hold some of them (default folder: results/report).
 
-    Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
+    Attacks give report.html, report.md, answers.csv and results.csv: what leaked. Runs give runs.html, runs.csv and
+    pictures: accuracy by round and by communication.
     """
     listener = common.Terminal(quiet=quiet, as_json=True)
     folder = out or numbered(Path("results") / "report")

@@ -25,6 +25,7 @@ from fedpriv.eval.endpoints import (
     Estimand,
     Record,
     Threat,
+    among,
     endpoint_of,
     primary,
     threat_of,
@@ -271,7 +272,7 @@ def _endpoint(
 
 
 def _named(every: Sequence[Sequence[Record]]) -> NamedClasses | None:
-    """Return what uploads say in clear: of several seeds the one where they say least."""
+    """Return the classes that uploads say in clear: of several seeds the one where they say least."""
     kinds = MembershipRecord | PropertyRecord
     told = [[one.classes for one in records if isinstance(one, kinds) and one.classes] for records in every]
     return max(
@@ -287,7 +288,7 @@ def _comparisons(
         {row.n_c > 1 for row in one.targets} if isinstance(one, ReconstructionRecord) else {False} for one in records
     ]
     kind, parts = records[0].target, sorted(set().union(*sizes))
-    means = endpoint == "reconstruction" and kind in BY_CLASS and kind not in OF_IMAGES
+    means = endpoint == "reconstruction" and among(kind, BY_CLASS) and not among(kind, OF_IMAGES)
     for several in parts:
         apart = means or len(parts) > 1
         some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
@@ -418,7 +419,7 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
 
 
 def _gap(item: Comparison, gap: float) -> float:
-    """Return how far below the least effect a bound lies, in half-widths of the interval, so that units do not matter."""
+    """Return the distance of a bound above the least effect, in half-widths of the interval, so that units do not matter."""
     half = 0.0 if item.ci95 is None or item.mean is None else item.ci95[1] - item.mean
     return gap / half if half > 0 else math.copysign(math.inf, gap)
 
@@ -444,7 +445,7 @@ def power(item: Comparison) -> float:
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:
-    """Return how many units decide with a chance of 80 % if the mean and spread stay; None where more would not settle it.
+    """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more settle nothing.
 
     The interval's half-width falls with the square root of the units; the mean must stand off the least effect by the
     quantile of the level and that of the power, of Student's t with the degrees of freedom that so many units have.

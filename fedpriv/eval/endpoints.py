@@ -31,6 +31,7 @@ from fedpriv.uploads.kinds import (
     WHOLE,
     Kinds,
 )
+from fedpriv.util.errors import UserError
 
 Endpoint = Literal["label disclosure", "property", "membership", "reconstruction"]
 Threat = Literal["protocol", "white-box"]
@@ -79,6 +80,14 @@ NO_EXTRACTOR: Final = WHOLE | PUBLIC_OUTPUTS | KERNELS | IN_CLEAR
 """Kinds whose attacks never use the client's extractor; on all others they do where they have it."""
 
 
+def among(kind: str, kinds: Kinds) -> bool:
+    """True of a kind that is one of these; False of a kind of another package that is not installed here."""
+    try:
+        return kind in kinds
+    except UserError:
+        return False
+
+
 def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
     """Return the threat model that an attack assumes, by what it is granted and can use on a kind of upload.
 
@@ -87,9 +96,9 @@ def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
         card: all that it is granted.
         images: whether it makes images; who scores classes or candidates reads no labels of a batch.
     """
-    if kind not in NO_EXTRACTOR and card.extractor in ("white_box", "query"):
+    if not among(kind, NO_EXTRACTOR) and card.extractor in ("white_box", "query"):
         return "white-box"
-    return "white-box" if images and kind in NETWORKS | LAYERS and card.labels == "given" else "protocol"
+    return "white-box" if images and among(kind, NETWORKS | LAYERS) and card.labels == "given" else "protocol"
 
 
 def threat_of(record: Record) -> Threat:
@@ -98,7 +107,7 @@ def threat_of(record: Record) -> Threat:
 
 
 def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
-    """Return what is left of a threat model without the client's extractor, and without labels of batches."""
+    """Return the rest of a threat model without the client's extractor, and without labels of batches."""
     shadow = card.attacker_data == "same_domain" and kind in VECTORS | CLASS_OUTPUTS
     labels: LabelAccess = "inferred" if kind in NETWORKS | LAYERS else card.labels
     return replace(card, extractor="shadow" if shadow else "none", labels=labels)
@@ -115,7 +124,7 @@ def primary(kind: str, endpoint: Endpoint, threat: Threat, attacks: Iterable[str
     """Return which of the attacks that were run is primary: the first of the order above, else the first by name."""
     order = INFERENCES.get(endpoint, ())
     for kinds, assumed, names in RECONSTRUCTION if endpoint == "reconstruction" else ():
-        if assumed == threat and kind in kinds:
+        if assumed == threat and among(kind, kinds):
             order = names
     there = set(attacks)
     return next((name for name in (*order, *sorted(there)) if name in there), None)
@@ -129,10 +138,10 @@ def primaries(kind: str, threat: Threat) -> tuple[str, ...]:
 
 def why_not(kind: str, endpoint: Endpoint, threat: Threat) -> str:
     """Return why nothing answers an endpoint under a threat model."""
-    if kind in IN_CLEAR:
+    if among(kind, IN_CLEAR):
         return "sent in clear" if endpoint in ("label disclosure", "property") else "counts hold no image"
-    if endpoint == "reconstruction" and kind in KERNELS:
+    if endpoint == "reconstruction" and among(kind, KERNELS):
         return "no attack is known"
-    if threat == "protocol" and kind not in NO_EXTRACTOR and endpoint in ("membership", "reconstruction"):
+    if threat == "protocol" and not among(kind, NO_EXTRACTOR) and endpoint in ("membership", "reconstruction"):
         return "needs the client's extractor"
     return "not run"

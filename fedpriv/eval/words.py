@@ -9,6 +9,7 @@ from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
 from fedpriv.eval.endpoints import Endpoint, Threat
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.records import Able, Premise
+from fedpriv.uploads.kinds import NETWORKS
 
 SIGNS: dict[Word, tuple[str, str]] = {
     "leak": ("●", "LEAK"),
@@ -25,7 +26,13 @@ TITLES: dict[Endpoint, str] = {
     "reconstruction": "how do the private images look?",
 }
 
-THREAT_TITLES: dict[Threat, str] = {"protocol": "protocol only", "white-box": "white-box extractor"}
+
+def threat_title(threat: Threat, kind: str) -> str:
+    """Return a threat model in two or three words: papers on weights assume that the labels of batches are known."""
+    if threat == "protocol":
+        return "protocol only"
+    return "batch labels known" if kind in NETWORKS else "white-box extractor"
+
 
 TOGETHER = (
     "Primaries are tested together (Holm, 5 %). Where nothing leaks, at most one such page in twenty claims a leak; bounds "
@@ -72,7 +79,7 @@ def figures(answer: Answer) -> str:
 
 
 def bound_words(answer: Answer) -> str:
-    """Return what the data still allow; empty where nothing bounds it."""
+    """Return the bound: the most that the data still allow; empty where nothing bounds it."""
     if answer.bound is None:
         return ""
     if is_decibels(answer):
@@ -83,7 +90,7 @@ def bound_words(answer: Answer) -> str:
 
 
 def cell(answer: Answer) -> str:
-    """Return what stands in the first table of a page, without the verdict's own word."""
+    """Return the cell of the first table of a page, without the verdict's own word."""
     if answer.verdict == "not asked":
         return answer.why
     if answer.named is not None:
@@ -99,7 +106,7 @@ def cell(answer: Answer) -> str:
 
 
 def estimand_words(answer: Answer) -> str:
-    """Return what targets an answer is about: ``of single images``, ``of class means``; empty where there is one sort."""
+    """Return the targets of an answer: ``means of one image``, ``means of several``; empty where there is one sort."""
     return {"": "", "one image": "means of one image", "several images": "means of several"}[answer.estimand]
 
 
@@ -120,14 +127,14 @@ def short_why(answer: Answer) -> str:
 
 
 def advice(answer: Answer) -> str:
-    """Return what would decide an inconclusive answer, as a sentence."""
+    """Return the advice on an inconclusive answer, as a sentence."""
     if answer.why == "wide interval":
         if answer.needed is None:
             least = amount(answer, answer.least)
             return f"The estimate lies at the least effect that counts ({least}): more will not settle it."
         return f"About {answer.needed} {answer.units} would decide (now {answer.n_clients}; power 80 %, same spread)."
     return {
-        "premise": "" if answer.premise is None else f"{premise_words(answer.premise)}",
+        "premise": "" if answer.premise is None else f"The premise fails: {_premise_fails(answer.premise)}.",
         "few clients": f"At least {FEW_CLIENTS} {answer.units} are needed.",
         "no held-out images": "Bring images that each client holds and did not train on (held_out).",
         "no control": "Run it with its shuffled control.",
@@ -137,7 +144,7 @@ def advice(answer: Answer) -> str:
 
 
 def able_words(able: Able | None) -> str:
-    """Return what is known of an attack's ability."""
+    """Return the evidence of an attack's ability."""
     if able is None:
         return "Whether the attack is able was not measured."
     parts = []
@@ -157,7 +164,7 @@ def able_words(able: Able | None) -> str:
 
 def sentence(answer: Answer, *, named: bool = True) -> str:
     """Return an answer as one to three sentences, which begin with the endpoint where it is to be ``named``."""
-    parts = (answer.endpoint if named else "", estimand_words(answer), THREAT_TITLES[answer.threat])
+    parts = (answer.endpoint if named else "", estimand_words(answer), threat_title(answer.threat, answer.target))
     about = ", ".join(filter(None, parts))
     subject = about[0].upper() + about[1:]
     if answer.verdict == "not asked":
@@ -166,7 +173,8 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         return f"{subject}: leak: {cell(answer)}."
     by = f" ({answer.attack}; {against(answer)})"
     if answer.verdict == "leak":
-        warning = f" Warning: {premise_words(answer.premise)}" if _fails(answer.premise) else ""
+        premise = answer.premise
+        warning = f" Warning: {_premise_fails(premise)}." if premise and premise.status == "differs" else ""
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)} {NOT_SPREAD}"
@@ -214,10 +222,6 @@ _CAUSES: dict[str, str] = {
     "scale": "they do but for a factor of {:.3g}; usual causes are another learning rate, a sum in the place of a mean",
 }
 """What makes true images give other uploads, by what the difference looks like."""
-
-
-def _fails(premise: Premise | None) -> bool:
-    return premise is not None and premise.status == "differs"
 
 
 def _premise_fails(premise: Premise) -> str:

@@ -292,12 +292,13 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
     """Return the true images ``(M, c, h, w)``, each in the place of a guess of its class; None where there are not M."""
     if len(labels) != truth.n_c:
         return None
-    left = list(range(truth.n_c))
-    order = []
-    for label in labels.tolist():
-        chosen = next((index for index in left if int(truth.labels[index]) == label), left[0])
-        left.remove(chosen)
-        order.append(chosen)
+    left, order = list(range(truth.n_c)), [-1] * truth.n_c
+    for place, label in enumerate(labels.tolist()):
+        chosen = next((index for index in left if int(truth.labels[index]) == label), None)
+        if chosen is not None:
+            left.remove(chosen)
+            order[place] = chosen
+    order = [left.pop(0) if index < 0 else index for index in order]
     return truth.members[order].float()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inference.base import Inference
+from fedpriv.attacks.inputs.targets import represented
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
 from fedpriv.datasets.types import Samples
 from fedpriv.eval import membership
@@ -22,7 +24,7 @@ from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import Planted, Provenance
 from fedpriv.eval.score import planted_advantage
 from fedpriv.sources.case import Case
-from fedpriv.sources.truth import Holdings, Pool, Truth
+from fedpriv.sources.truth import Holdings, Pool, Truth, image_key
 from fedpriv.uploads.kinds import MIXTURES, VECTORS
 from fedpriv.uploads.payload import Payload
 from fedpriv.util.errors import UserError
@@ -37,17 +39,27 @@ MOST_OTHERS = 8
 
 @dataclass
 class Planting:
-    """Decoys that take the place of clients' images: for each client one a class, or of rows one a row."""
+    """Decoys that take the place of clients' images: for each client one a class, or of rows one a row.
+
+    None of them is an image that the attacker owns (``public``): it would know the answer.
+    """
 
     pools: Mapping[int, Pool]
     seed: int
+    device: torch.device = torch.device("cpu")  # where extractors compute
+    public: Tensor | None = None
     chosen: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    @cached_property
+    def _owned(self) -> frozenset[bytes]:
+        return frozenset() if self.public is None else frozenset(map(image_key, self.public.cpu()))
 
     def decoy(self, client: int, label: int, place: int = 0) -> int | None:
         """Return the position of the decoy of a class that stands in the place of a row; None where there is none."""
         pool, key = self.pools[client], (client, label, place)
         if key not in self.chosen:
             of_class = (pool.decoy_labels == label).nonzero().flatten()
+            of_class = of_class[[image_key(pool.decoys[place]) not in self._owned for place in of_class.tolist()]]
             if not len(of_class):
                 return None
             order = torch.randperm(len(of_class), generator=generator(self.seed, "planted", client, label))
@@ -58,7 +70,7 @@ class Planting:
         """Return an observation whose vectors are those of planted images; None where that cannot be done."""
         payload = VECTORS.first(seen.upload)
         key = (seen.round, seen.client)
-        extractor = knowledge.earlier.get(key) or knowledge.extractors.get(seen.client)
+        extractor = knowledge.earlier.get(key, knowledge.extractors.get(seen.client))
         if payload is None or extractor is None or seen.client not in self.pools:
             return None
         rows = self._rows(seen.client, payload)
@@ -66,12 +78,16 @@ class Planting:
             return None
         places, weights = rows
         images = self.pools[seen.client].decoys[torch.tensor(places)].float()
-        with torch.no_grad():
-            features = extractor(images).float().cpu()
-        values = weights @ features
+        values = weights @ represented(extractor, images, self.device).float().cpu()
         name = str(payload.values_field())
         sent: Tensor = getattr(payload, name)
-        planted = replace(payload, **{name: values.reshape(sent.shape).to(sent)})
+        if values.numel() != sent.numel():  # the extractor is not the upload's, or a defense changed its shape
+            return None
+        changed = {name: values.reshape(sent.shape).to(sent)}
+        counts = payload.said("counts")
+        if counts is not None:
+            changed[str(payload.field_that_says("counts"))] = torch.ones_like(counts)
+        planted = replace(payload, **changed)
         return replace(seen, upload=tuple(planted if item is payload else item for item in seen.upload))
 
     def _rows(self, client: int, payload: Payload) -> tuple[list[int], Tensor] | None:
@@ -112,7 +128,7 @@ def planted_images(
         pools: client -> its pool.
         units: client -> its independent unit.
     """
-    planting = Planting(pools, problem.seed)
+    planting = Planting(pools, problem.seed, problem.device, problem.knowledge.public_images)
     observations = planted_observations(planting, case.observations, case.knowledge)
     if observations is None:
         return None
@@ -151,7 +167,7 @@ def planted_membership(
     inference: Inference, case: InferenceCase, pools: Mapping[int, Pool], about: Provenance
 ) -> Planted | None:
     """Return the area above the baseline that membership inference has on planted members; None where there are none."""
-    planting = Planting(pools, case.seed)
+    planting = Planting(pools, case.seed, case.truth.device, case.evidence.knowledge.public_images)
     evidence = _planted_case(planting, case.evidence)
     if evidence is None:
         return None
@@ -172,7 +188,7 @@ def planted_membership(
         held_out[client] = np.arange(count + len(members), count + len(group))
         count += len(group)
     truth = Holdings(Samples(torch.cat(images), torch.cat(labels)), train, {}, held_out, case.truth.device)
-    planted = replace(case, evidence=evidence, earlier=earlier, truth=truth)
+    planted = replace(case, evidence=evidence, earlier=earlier, truth=truth, told={})
     try:
         record = membership.evaluate(inference, planted, about)
     except UserError:  # a class has one decoy, or no client is left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from fedpriv.eval.records import (
     Summary,
 )
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.eval.words import THREAT_TITLES, able_words, premise_words
-from fedpriv.reports.frontier import MOMENTS, accuracies, gain_cells
+from fedpriv.eval.words import able_words, premise_words, threat_title
 from fedpriv.reports.grid import PictureTable, picture_table, room_for
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
-from fedpriv.reports.page import columns, number, span
-from fedpriv.reports.run_records import Baselines, gain_over_local
+from fedpriv.reports.page import number, span
+from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local
 
 _MEASURES = {
     "psnr_db": ("PSNR (dB)", "higher leaks more"),
@@ -66,13 +65,11 @@ class Entry:
     """One attack as the page shows it.
 
     Attributes:
-        anchor: link within the page.
-        name: title of its part.
+        anchor, name: link within the page, and title of its part.
         row: its line in the table of all attacks, by column.
         remark: how it is scored, its control, its ability, the premise.
         pictures: rows of pictures, or None where there are none to show; then ``hidden`` says why, if it makes images.
         measures: rows of (name, mean, median, sd, interval, remark).
-        guesses: rows of (name, PSNR, MSE on 0..255, SSIM, whether it is the baseline).
         compared: rows of (measure, images behind a target, targets / units, better by, interval, baseline).
         command, made: that does it again; seed, seconds and versions.
     """
@@ -84,7 +81,6 @@ class Entry:
     pictures: PictureTable | None
     hidden: str
     measures: tuple[tuple[str, ...], ...]
-    guesses: tuple[tuple[str, str, str, str, bool], ...]
     compared: tuple[tuple[str, ...], ...]
     command: str
     made: str
@@ -103,30 +99,28 @@ def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
 
 def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     record, about = record_of(result), about_of(result)
-    images = isinstance(record, ReconstructionRecord)
     able: Able | None = record.able_on("all")
     said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
-    versions = (
-        ", ".join(f"{k} {v}" for k, v in record.versions.items()) if isinstance(record, ReconstructionRecord) else ""
-    )
-    cost = f"{record.cost.seconds:.1f} s"
-    if isinstance(record, ReconstructionRecord):
-        cost += f", {record.cost.iterations} iterations a row, {record.cost.rows} rows on {record.cost.device}"
+    made, hidden = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"], ""
     pictures = picture_table(result, room) if isinstance(result, AttackRecord) else None
-    redacted = isinstance(result, AttackRecord) and result.about.redacted != "none"
-    hidden = "this result is redacted" if redacted else "the private truth was left out of this directory"
+    if isinstance(record, ReconstructionRecord):
+        made.append(f"{record.cost.iterations} iterations a row, {record.cost.rows} rows on {record.cost.device}")
+        made.append(", ".join(f"{name} {version}" for name, version in record.versions.items()))
+        redacted = isinstance(result, AttackRecord) and result.about.redacted != "none"
+        hidden = "this result is redacted" if redacted else "the private truth was left out of this directory"
+    upload = upload_title(about)
+    where = {"upload": f"{upload}, {about.target}", "data set": about.dataset, "seed": str(about.run_seed)}
     return Entry(
         anchor=anchor,
-        name=f"{name} on {about.target} uploads of {upload_title(about)}, {about.dataset}, seed {about.run_seed}",
-        row={"attack": name, **_where(about), **_figures(record)},
+        name=f"{name} on {about.target} uploads of {upload}, {about.dataset}, seed {about.run_seed}",
+        row={"attack": name, **where, **_figures(record)},
         remark=" ".join(filter(None, said)),
         pictures=pictures,
-        hidden=hidden if images and pictures is None else "",
+        hidden=hidden if pictures is None else "",
         measures=tuple(_measures(record)),
-        guesses=_guesses(record) if isinstance(record, ReconstructionRecord) else (),
         compared=tuple(map(_compared, record.comparisons)),
         command=about.command,
-        made=" · ".join(filter(None, (f"seed {record.seed}", cost, versions))),
+        made=" · ".join(made),
     )
 
 
@@ -141,10 +135,6 @@ def _scored(record: Record) -> str:
     return f"{record.n_yes} of {record.n_pairs} answers are yes; learned from {record.learned_from}. {units}"
 
 
-def _where(about: Any) -> dict[str, str]:
-    return {"upload": f"{upload_title(about)}, {about.target}", "data set": about.dataset, "seed": str(about.run_seed)}
-
-
 def figures(result: Result) -> dict[str, str]:
     """Return an attack's own figures by column, for a terminal."""
     record = record_of(result)
@@ -153,31 +143,27 @@ def figures(result: Result) -> dict[str, str]:
 
 def _figures(record: Record) -> dict[str, str]:
     """Return the columns that all attacks share: what is measured, its value, and what it is beside the baseline."""
+    mean: float | None
     if isinstance(record, ReconstructionRecord):
         gain, floors = record.advantage_db, record.image_floors
-        best = floors[gain.best_floor].psnr_db
-        control = number(floors[SHUFFLED].psnr_db) if SHUFFLED in floors else "not run"
-        measured, unit, value = "reconstruction, PSNR", " dB", number(record.metrics.psnr_db.mean)
-        baseline = f"{number(best)} ({LABELS.get(gain.best_floor, gain.best_floor)})"
-        mean: float | None = gain.mean
-        ends = gain.ci95
-        n = record.n_targets
+        measured, value, against = "PSNR (dB)", record.metrics.psnr_db.mean, gain.best_floor
+        baseline, mean, ends, n = floors[against].psnr_db, gain.mean, gain.ci95, record.n_targets
+        control = floors[SHUFFLED].psnr_db if SHUFFLED in floors else None
     else:
         item = next((one for one in record.comparisons if one.stratum == "all"), None)
-        measured, unit, value = f"{endpoint_of(record)}, AUC", "", number(record.auc.value)
-        mean, ends = (None, None) if item is None else (item.mean, item.ci95)
-        known = "" if item is None or mean is None else f"{number(record.auc.value - mean)}"
-        baseline = "–" if not known or item is None else f"{known} ({LABELS.get(item.against, item.against)})"
-        control = "not run" if record.shuffled is None else number(record.shuffled.auc.value)
+        measured, value = f"{endpoint_of(record)}, AUC", record.auc.value
+        control = None if record.shuffled is None else record.shuffled.auc.value
+        mean, ends, against = (item.mean, item.ci95, item.against) if item else (None, None, "")
+        baseline = value - (mean or 0.0)
         n = record.n_candidates if isinstance(record, MembershipRecord) else record.n_pairs
     interval = "" if ends is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
     return {
-        "threat model": THREAT_TITLES[threat_of(record)],
+        "threat model": threat_title(threat_of(record), record.target),
         "measure": measured,
-        "value": value + unit,
-        "baseline": baseline,
+        "value": number(value),
+        "baseline": f"{number(baseline)} ({LABELS.get(against, against)})" if against else "–",
         "advantage [95 %]": "–" if mean is None else f"{mean:+.2f}{interval}",
-        "shuffled": control,
+        "shuffled": "not run" if control is None else number(control),
         "n / units": f"{n} / {record.n_clients}",
         "seconds": f"{record.cost.seconds:.0f}",
     }
@@ -206,25 +192,32 @@ def _called(results: Sequence[Result]) -> list[str]:
 
 def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, ReconstructionRecord):
-        return [_measure(key, value) for key, value in record.metrics.measured.items()]
+        rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
+        guesses = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
+        best = record.advantage_db.best_floor
+        return rows + [
+            (
+                f"PSNR (dB), {LABELS.get(name, name)}",
+                number(v.psnr_db),
+                "–",
+                "–",
+                "–",
+                "the baseline" if name == best else "",
+            )
+            for name, v in guesses
+        ]
     noes = record.n_nonmembers if isinstance(record, MembershipRecord) else record.n_pairs - record.n_yes
-    few = "" if noes >= 1000 else "fewer than 1,000 non-members" if isinstance(record, MembershipRecord) else "few noes"
-    rows = [
-        _rate("AUC", record.auc),
-        _rate("TPR at 1 % FPR", record.tpr_at_1_percent, few),
-        _rate("TPR at 0.1 % FPR", record.tpr_at_0_1_percent, few),
-    ]
+    few = "" if noes >= 1000 else f"{noes} without the answer yes, fewer than 1,000"
+    rows = [_rate("AUC", record.auc), _rate("TPR at 1 % FPR", record.tpr_at_1_percent, few)]
     rows += [] if record.shuffled is None else [_rate("AUC, shuffled uploads", record.shuffled.auc)]
     if isinstance(record, MembershipRecord):
         rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
-        strata = record.strata.items()
-        return rows + [
-            _rate(f"AUC, {n} images of the class", Rate(value=s.auc, ci95=s.ci95), f"{s.n}") for n, s in strata
-        ]
-    rows.append(_rate("AUC, number of classes alone", record.classes_alone.auc))
+        for name, area in record.strata.items():
+            rows.append(_rate(f"AUC, {name} images of the class", Rate(value=area.auc, ci95=area.ci95), f"{area.n}"))
+        return rows
     if record.shares is not None:
         rows.append(_rate("class shares, total variation", record.shares.estimated))
-        rows += [_rate("class shares, a guess", guess, name) for name, guess in record.shares.guesses.items()]
+        rows += [_rate("class shares, a guess", rate, name) for name, rate in record.shares.guesses.items()]
     return rows
 
 
@@ -253,14 +246,6 @@ def _measure(key: str, value: Summary) -> tuple[str, ...]:
     return (name, *map(number, (value.mean, value.median, value.sd)), span(value.ci95), remark)
 
 
-def _guesses(record: ReconstructionRecord) -> tuple[tuple[str, str, str, str, bool], ...]:
-    rows = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
-    best = record.advantage_db.best_floor
-    return tuple(
-        (LABELS.get(name, name), number(v.psnr_db), number(v.mse_255), number(v.ssim), name == best) for name, v in rows
-    )
-
-
 def _compared(item: Comparison) -> tuple[str, ...]:
     by = "–" if item.mean is None else f"{item.mean:+.3g}"
     ends = "–" if item.ci95 is None else f"{item.ci95[0]:+.3g} to {item.ci95[1]:+.3g}"
@@ -272,53 +257,18 @@ def _compared(item: Comparison) -> tuple[str, ...]:
 # ---------------------------------------------------------------- results.csv
 
 
-def csv_rows(attacks: Sequence[AttackRecord], alone: Baselines | None = None) -> list[dict[str, object]]:
-    """Return the rows of ``results.csv`` by column, the strongest of each kind of upload first."""
-    rows = [_csv_row(attack, alone or {}) for attack in strongest_first(attacks, scored)]
-    return [{name: row[name] for name in columns()["results.csv"] if name in row} for row in rows]
-
-
-_COPIED = ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged", "seed")
-_COST = ("seconds", "iterations", "evaluations", "rows", "device")
-_MEANS = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
-
-
-def _csv_row(attack: AttackRecord, alone: Baselines) -> dict[str, object]:
-    record, about = scored(attack), attack.about
-    metrics, gain, floors = record.metrics, record.advantage_db, record.image_floors
-    psnr, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
-    size, (trained, received) = upload_size(about) or (None, None, None), accuracies(about)
-    return {
-        **{key: getattr(record, key) for key in _COPIED},
-        **{key: metrics.measured[key].mean for key in _MEANS if key in metrics.measured},
-        **{key: getattr(record.cost, key) for key in _COST},
-        "directory": attack.directory.name,
-        "knowledge": card_cell(record.knowledge),
-        "threat": threat_of(record),
-        "psnr_db_low": psnr[0],
-        "psnr_db_high": psnr[1],
-        "psnr_db_median": metrics.psnr_db.median,
-        "identification_chance": metrics.identification_top1.chance,
-        "best_floor": gain.best_floor,
-        "best_floor_psnr_db": floors[gain.best_floor].psnr_db,
-        "advantage_db": gain.mean,
-        "advantage_db_low": gained[0],
-        "advantage_db_high": gained[1],
-        "share_3db": gain.share_3db,
-        "shuffled_psnr_db": floors[SHUFFLED].psnr_db if SHUFFLED in floors else None,
-        "control_passes": record.control.passes,
-        "run_seed": None if about.run is None else about.run.seed,
-        "defense": about.defense,
-        "method_label": None if about.labels is None else about.labels.method,
-        "defense_label": None if about.labels is None else about.labels.defense,
-        "accuracy_after_training": trained,
-        "accuracy_after_broadcast": received,
-        **gain_cells({moment: gain_over_local([about], moment, alone) for moment in MOMENTS}),
-        "upload_scalars_per_client_round": size[0],
-        "upload_bytes_per_client_round": size[2],
-        "stage": record.stage_name,
-        "reach": record.reach_label,
-        "round": max(row.round for row in record.targets),
-        "converged_share": record.converged_share,
-        "objective_median": record.objective_median,
-    }
+def result_items(attacks: Sequence[AttackRecord], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
+    """Yield what rows of ``results.csv`` are made of, the strongest of each kind of upload first."""
+    for attack in strongest_first(attacks, scored):
+        record = scored(attack)
+        yield {
+            "record": record,
+            "about": attack.about,
+            "directory": attack.directory.name,
+            "baseline": record.image_floors[record.advantage_db.best_floor],
+            "knowledge": card_cell(record.knowledge),
+            "threat": threat_of(record),
+            "size": upload_size(attack.about),
+            "round": max(row.round for row in record.targets),
+            "gains": {moment: gain_over_local([attack.about], moment, alone or {}) for moment in MOMENTS},
+        }

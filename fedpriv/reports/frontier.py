@@ -8,7 +8,7 @@ a partial order, because leaks of different things have no common scale.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -16,17 +16,14 @@ from typing import Any, NamedTuple, TypeVar
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.records import About, Comparison, Provenance
-from fedpriv.eval.words import SIGNS, THREAT_TITLES, cell, gravest
-from fedpriv.federation.answer import answers_for
+from fedpriv.eval.words import SIGNS, cell, gravest, threat_title
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
 from fedpriv.reports.page import quantity, whole_percent
-from fedpriv.reports.run_records import Baselines, beside, gain_over_local
+from fedpriv.reports.privacy import unadapted
+from fedpriv.reports.run_records import MOMENTS, Baselines, beside, gain_over_local
 from fedpriv.util.config import plain
 
 K = TypeVar("K")
-
-MOMENTS = ("after_training", "after_broadcast")
-"""Moments of a round at which accuracy is taken."""
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
@@ -185,7 +182,8 @@ def _frontier(
     points = []
     for label, (key, runs) in zip(labels, abouts.items(), strict=True):
         own = [one for one in answers if one.upload.startswith(f"{key} ") and one.verdict != "not asked"]
-        points.append(_point(label, own, runs, _unadapted(tried[key]), known))
+        missing = "; ".join(filter(None, (unadapted(one, runs[0].target, tried[key]) for one in runs[0].defenses)))
+        points.append(_point(label, own, runs, missing, known))
     best = [not any(dominates(two, one) for two in points) for one in points]
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].label))
     task = _task(next(iter(abouts.values()))[0])
@@ -214,18 +212,6 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
     )
 
 
-def _unadapted(tried: Iterable[Provenance]) -> str:
-    group = list(tried)
-    missing, first = [], group[0]
-    for defense in first.defenses:
-        ways = answers_for(defense.answers, first.target, defense.options)
-        if not ways:
-            missing.append(f"none is known for {defense.name} on {first.target} uploads")
-        elif not any(way.met_by(made.attack, made.options) for way in ways for made in group):
-            missing.append("; ".join(way.words for way in ways))
-    return "; ".join(missing)
-
-
 # ---------------------------------------------------------------- what to prefer
 
 
@@ -249,7 +235,7 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     facts = f"accuracy {whole_percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
     if worst is None:
         return f"Of these, prefer {point.label}: {facts}.", "Nothing was asked of it."
-    found = f"{worst.endpoint}, {THREAT_TITLES[worst.threat]}: {SIGNS[worst.verdict][1]} {cell(worst)}"
+    found = f"{worst.endpoint}, {threat_title(worst.threat, point.target)}: {SIGNS[worst.verdict][1]} {cell(worst)}"
     open_ = [name for name, answer in point.answers.items() if answer.verdict == "inconclusive"]
     caveats = [
         "It leaks all the same." if worst.verdict == "leak" else "",
@@ -263,39 +249,9 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
 # ---------------------------------------------------------------- table
 
 
-def frontier_rows(frontiers: Sequence[Frontier]) -> list[dict[str, object]]:
-    """Return the rows of ``frontier.csv``: one a point."""
-    return [
-        {"frontier": number} | _row(point, best=best)
-        for number, frontier in enumerate(frontiers, start=1)
-        for point, best in zip(frontier.points, frontier.best, strict=True)
-    ]
-
-
-def gain_cells(gains: Mapping[str, Comparison | None]) -> dict[str, object]:
-    """Return the columns on gains over local training by moment."""
-    row: dict[str, object] = {}
-    for moment, item in gains.items():
-        name, (low, high) = f"gain_over_local_{moment}", (item and item.ci95) or (None, None)
-        row |= {name: item and item.mean, f"{name}_low": low, f"{name}_high": high}
-    return row
-
-
-def _row(point: Point, *, best: bool) -> dict[str, object]:
-    row: dict[str, object] = {name: getattr(point, name) for name in ("method", "target", "defense")}
-    for endpoint, answer in point.answers.items():
-        name, (low, high) = endpoint.replace(" ", "_"), answer.ci95 or (None, None)
-        row |= {name: answer.verdict, f"{name}_threat": answer.threat, f"{name}_advantage": answer.advantage}
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row | {
-        "upload": point.label,
-        "seeds": ";".join(map(str, point.seeds)),
-        "dominated": not best,
-        "worst_endpoint": None if point.worst is None else point.worst.endpoint,
-        "accuracy_after_training": point.trained.mean,
-        "accuracy_after_broadcast": None if point.received is None else point.received.mean,
-        **gain_cells(point.gains),
-        "upload_scalars_per_client_round": point.scalars.mean,
-        "upload_bytes_per_client_round": point.bytes.mean,
-        "adapted_attack_not_run": point.unadapted,
-    }
+def frontier_items(frontiers: Sequence[Frontier]) -> Iterator[dict[str, Any]]:
+    """Yield what rows of ``frontier.csv`` are made of: one a point."""
+    for number, frontier in enumerate(frontiers, start=1):
+        for point, best in zip(frontier.points, frontier.best, strict=True):
+            seeds = ";".join(map(str, point.seeds))
+            yield {"frontier": number, "point": point, "seeds": seeds, "dominated": not best}

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.eval.answers import Result, page_answers
-from fedpriv.eval.endpoints import ENDPOINTS, THREATS
+from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.eval.redaction import NONE, stricter
 from fedpriv.eval.storage import AttackRecord, load_attack, load_scores, scored
-from fedpriv.eval.words import THREAT_TITLES, TITLES, TOGETHER
-from fedpriv.reports.attacks import csv_rows, entries_of
+from fedpriv.eval.words import TITLES, TOGETHER
+from fedpriv.reports.attacks import entries_of, result_items
 from fedpriv.reports.charts import frontier_svg, image_source
-from fedpriv.reports.frontier import frontier_rows, frontiers, recommendation
+from fedpriv.reports.frontier import frontier_items, frontiers, recommendation
 from fedpriv.reports.labels import defense_label, method_label
 from fedpriv.reports.page import LeftOut, environment, table_text, with_script
 from fedpriv.reports.privacy import Guarantee, audited_claims, defenses
@@ -129,7 +129,6 @@ def write_results(
         "chart": image_source(frontier_svg(compared)) if compared else "",
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
-        "threats": [THREAT_TITLES[name] for name in THREATS],
         "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},
         "together": TOGETHER,
         "defenses": defenses(results, audits),
@@ -146,12 +145,12 @@ def write_results(
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
         "report.md": text,
-        "answers.csv": table_text("answers.csv", answer_rows(uploads)),
-        "results.csv": table_text("results.csv", csv_rows(results, alone)),
+        "answers.csv": table_text("answers.csv", answer_items(uploads)),
+        "results.csv": table_text("results.csv", result_items(results, alone)),
     }
     if points:
         files |= {"frontier.svg": frontier_svg(points)}
-        files |= {"frontier.csv": table_text("frontier.csv", frontier_rows(points))}
+        files |= {"frontier.csv": table_text("frontier.csv", frontier_items(points))}
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
@@ -196,44 +195,15 @@ def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:
 def html_table(upload: Subject) -> str:
     """Return the head, the table and the strip of pictures of an upload as HTML, for a notebook."""
     entries = entries_of({key: result for key, result in upload.results.items() if key == upload.shown})
-    values = {"upload": upload, "threats": [THREAT_TITLES[name] for name in THREATS], "entries": entries}
+    values = {"upload": upload, "entries": entries}
     return environment(autoescape=True).get_template("notebook.html.j2").render(values)
 
 
 # ---------------------------------------------------------------- answers.csv
 
 
-_SAME = (
-    "target",
-    "endpoint",
-    "threat",
-    "estimand",
-    "verdict",
-    "why",
-    "attack",
-    "against",
-    "value",
-    "baseline",
-    "advantage",
-)
-_COUNTS = ("least", "bound", "adjusted", "n", "n_clients", "n_seeds", "n_tested", "needed", "nonmembers", "tpr")
-
-
-def answer_rows(uploads: Sequence[Subject]) -> list[dict[str, object]]:
-    """Return the rows of ``answers.csv``: one an answer, in the order of the page."""
-    rows = []
+def answer_items(uploads: Sequence[Subject]) -> Iterator[dict[str, Any]]:
+    """Yield what rows of ``answers.csv`` are made of: one an answer, in the order of the page."""
     for upload in uploads:
-        where = {"upload": upload.name, "dataset": upload.about.dataset, "method": upload.about.method}
         for setting, answers in upload.settings.items():
-            for answer in answers:
-                low, high = answer.ci95 or (None, None)
-                planted = None if answer.able is None else answer.able.planted
-                rows.append(
-                    where
-                    | {"defense": upload.about.defense, "setting": setting}
-                    | {name: getattr(answer, name) for name in (*_SAME, *_COUNTS)}
-                    | {"advantage_low": low, "advantage_high": high}
-                    | {"planted": planted and planted.mean, "reached": answer.able and answer.able.reached}
-                    | {"named_exact": answer.named and answer.named.exact}
-                )
-    return rows
+            yield from ({"upload": upload, "setting": setting, "answer": answer} for answer in answers)

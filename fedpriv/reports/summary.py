@@ -16,16 +16,17 @@ from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat,
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
     SIGNS,
-    THREAT_TITLES,
     able_words,
     cell,
     estimand_words,
     gravest,
     is_decibels,
     sentence,
+    threat_title,
 )
 from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
 from fedpriv.reports.page import quantity, whole_percent
+from fedpriv.uploads.kinds import NETWORKS
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -40,6 +41,9 @@ ASSUMED: Final[dict[Threat, str]] = {
     "white-box": "the server also holds the client's extractor, as papers assume",
 }
 """Threat models in a line."""
+
+LABELS_KNOWN: Final = "the server also knows the labels of the batches, as papers assume"
+"""The same of papers on trained weights."""
 
 _STAGES: Final = ("early", "middle", "converged")
 
@@ -108,15 +112,24 @@ class Subject:
         return tuple(answer for answers in self.settings.values() for answer in answers)
 
     @property
+    def threats(self) -> tuple[str, ...]:
+        """Heads of the columns of the table."""
+        return tuple(threat_title(threat, self.about.target) for threat in THREATS)
+
+    @property
     def rows(self) -> tuple[Row, ...]:
-        """The table; an endpoint on which all settings have one answer has one line."""
+        """The table; an endpoint on which all settings have one answer has one line, and one that none answers another."""
         rows: list[Row] = []
         for endpoint in ENDPOINTS:
             found = [
                 Row(endpoint, label, tuple(_marks(answers, endpoint, threat) for threat in THREATS))
                 for label, answers in self.settings.items()
+                if any(one.verdict != "not asked" for one in answers if one.endpoint == endpoint)
             ]
-            alike = len({row.cells for row in found}) == 1
+            if not found:
+                answers = next(iter(self.settings.values()))
+                found = [Row(endpoint, "", tuple(_marks(answers, endpoint, threat) for threat in THREATS))]
+            alike = len(found) == len(self.settings) and len({row.cells for row in found}) == 1
             rows += [found[0]._replace(setting="")] if alike else found
         return tuple(rows)
 
@@ -126,8 +139,10 @@ class Subject:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Accuracy and traffic as far as they are recorded, mean over runs."""
+        """Accuracy and traffic as far as they are recorded, mean over seeds, of the last setting."""
         abouts = [about_of(result) for result in self.results.values()]
+        last = place_of(max(abouts, key=_order))  # of settings of local work, the client's own training
+        abouts = [about for about in abouts if place_of(about) == last]
         runs = list({about.run_seed: about for about in abouts if isinstance(about, About)}.values())
         reached = [about.run_accuracy["after_training"].pooled for about in runs if about.run_accuracy]
         reached = reached or [about.accuracy for about in abouts if about.accuracy is not None][:1]
@@ -177,14 +192,16 @@ class Subject:
         return None if first is None else next(iter(self.behind(first)), None)
 
     @property
-    def threat_of(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    def assumed(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         """Each threat model that was attacked under: its title, a line, and what its attacks were given."""
         given: dict[Threat, dict[str, None]] = {}
         for answer in self.answers:
             for result in self.behind(answer).values():
                 card = card_lines(about_of(result).knowledge)
                 given.setdefault(answer.threat, {}).update({line["meaning"]: None for line in card if line["meaning"]})
-        return tuple((THREAT_TITLES[name], ASSUMED[name], tuple(given[name])) for name in THREATS if name in given)
+        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if self.about.target in NETWORKS else {})
+        named = zip(THREATS, self.threats, strict=True)
+        return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)
 
 
 def subjects(results: Mapping[Any, Result], answers: Sequence[Answer] | None = None) -> tuple[Subject, ...]:
@@ -284,7 +301,7 @@ def table_lines(subject: Subject, width: int = WIDTH) -> list[str]:
     """Return the head and the table of an upload as lines of plain text."""
     column = (width - _FIRST - 2) // len(THREATS)
     lines = [*textwrap.wrap(" · ".join(subject.head), width)]
-    lines.append(_joined(["", *(THREAT_TITLES[threat] for threat in THREATS)], column))
+    lines.append(_joined(["", *subject.threats], column))
     for row in subject.rows:
         cells = [
             [line for one in marks for line in textwrap.wrap(str(one), column - 1, subsequent_indent="  ")]

@@ -82,6 +82,8 @@ class ExternalSource(Source):
         return sorted(self.rounds()) if self.kind in ANSWERS else sorted({*known, self.last})
 
     def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
+        if (round_, client) not in self.extractors:
+            raise UserError(f"extractor: none of client {client} was handed in")
         return self.extractors[round_, client]
 
     def extractor_rounds(self) -> Collection[int]:

@@ -148,6 +148,12 @@ def test_both_threat_models_are_answered_side_by_side():
     ]
 
 
+def test_a_kind_of_a_package_that_is_not_here_is_answered_all_the_same():
+    stored = but(members(mean=0.3, p_value=SURE), target="nobodys-kind")
+    assert only(stored).threat == "white-box"  # it may have used whatever was granted
+    assert only(but(stored, knowledge=PROTOCOL)).threat == "protocol"
+
+
 def test_seeds_of_one_attack_are_one_answer_and_the_least_able_one_counts():
     seeds = [members(**(NONE | {"mean": mean, "ci95": (mean - 0.01, mean + 0.01)})) for mean in (0.0, 0.01, -0.01)]
     page = [but(one, seed=seed, run=dataclasses.replace(RunConfig(), seed=seed)) for seed, one in enumerate(seeds)]

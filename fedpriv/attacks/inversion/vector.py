@@ -237,14 +237,16 @@ class VectorInversion(FittedInversion):
 class DipInversion(DipFitting, VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images)."""
 
-    iterations: Annotated[int, Ge(1)] = 400
-    learning_rate: Annotated[float, Gt(0)] = 2e-2
+    iterations: Annotated[int, Ge(1)] = 300
+    learning_rate: Annotated[float, Gt(0)] = 3e-2
     tolerance: Annotated[float, Ge(0)] = 2e-4
     fits: Annotated[float, Ge(0)] = FITS
+    generator: Hourglass = Hourglass(channels=(8, 16, 32), input_channels=16)
 
     name = "dip"
     summary = "an image of the uploaded representation, drawn by an untrained network"
-    version = 3
+    version = 4
+    most_targets = 24
 
 
 @dataclass(frozen=True, kw_only=True)
