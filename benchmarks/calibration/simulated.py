@@ -6,7 +6,7 @@ returns what needs no upload. A simulated inference draws scores, for a yes so m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -104,7 +104,7 @@ def _compared(world: World, card: ThreatModel, images: Tensor, control: Tensor) 
     attack: Any = SimpleNamespace(psnr=_psnr(world, images).numpy())
     strata = [ESTIMANDS[truth.n_c > 1] for truth in world.truths]
     means = Means(tuple(target.client for target in world.targets))
-    record = _template(card, "decoder", world.number, len(labels))
+    record = _template(replace(world, seed=0), card, "decoder")
     rows = zip(record.targets, attack.psnr.tolist(), strict=True)
     targets = tuple(row.model_copy(update={"psnr_db": value}) for row, value in rows)
     made: ReconstructionRecord = record.model_copy(
@@ -114,9 +114,8 @@ def _compared(world: World, card: ThreatModel, images: Tensor, control: Tensor) 
 
 
 @lru_cache
-def _template(card: ThreatModel, name: str, number: int, targets: int) -> Any:
+def _template(world: World, card: ThreatModel, name: str) -> Any:
     """Return the record of a page like the one that is wanted, scored in full."""
-    world = World(0, number)
     return inverted(world, card, 0.0) if name == "decoder" else inferred(world, card, name, 0.0)
 
 
@@ -276,7 +275,7 @@ def _ranked(world: World, card: ThreatModel, primary: str, shift: float, leaking
         guesses["assumed_extractor"] = ranked(False)
     measure: Measure = "membership" if primary == "membership" else "property"
     compared = own.against(guesses, {measure: "auc"}, "assumed_extractor")
-    record = _template(card, primary, world.number, 0)
+    record = _template(replace(world, seed=0), card, primary)
     made: InferenceResult = record.model_copy(update={"auc": own.with_interval("auc"), "comparisons": compared})
     return made
 
