@@ -448,15 +448,21 @@ def clients_needed(item: Comparison, tested: int) -> int | None:
     """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more settle nothing.
 
     The interval's half-width falls with the square root of the units; the mean must stand off the least effect by the
-    quantile of the level and that of the power.
+    quantile of the level and that of the power, of Student's t with the degrees of freedom that so many units have.
     """
     if item.ci95 is None or item.mean is None or item.degrees is None:
         return None
-    from scipy.special import ndtri, stdtrit
+    from scipy.special import stdtrit
 
     towards = item.ci95[1] - item.mean if item.mean < item.least else item.mean - item.ci95[0]
-    error = towards / float(stdtrit(item.degrees, 1 - TAIL))
-    gap = abs(item.least - item.mean)
-    quantiles = -float(ndtri(LEVEL / max(1, tested))) + float(ndtri(POWER))
-    number = math.inf if gap == 0 else item.n_clients * (quantiles * error / gap) ** 2
-    return None if number > MOST else max(item.n_clients + 1, math.ceil(number))
+    gap, now, degrees = abs(item.least - item.mean), item.n_clients, item.degrees
+    if gap == 0:
+        return None
+    ratio, level = towards / float(stdtrit(degrees, 1 - TAIL)) / gap, LEVEL / max(1, tested)
+
+    def needed(number: float) -> float:
+        free = degrees * max(number, now) / now
+        return now * ((float(stdtrit(free, 1 - level)) + float(stdtrit(free, POWER))) * ratio) ** 2
+
+    number = needed(needed(needed(MOST)))
+    return None if number > MOST else max(now + 1, math.ceil(number))

@@ -20,7 +20,7 @@ from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval import membership
 from fedpriv.eval.floors import SHUFFLED
-from fedpriv.eval.inference_case import Answers, InferenceCase, Ranked, named_classes
+from fedpriv.eval.inference_case import CHANCE, Answers, InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values, clustered
 from fedpriv.eval.records import InferenceResult, PropertyRecord, Provenance, Rate, Seconds, ShareDistances
 from fedpriv.util.errors import UserError
@@ -86,6 +86,7 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
     rare = [crowd * holders[current] for crowd, current in zip(crowds, classes, strict=True)]
     ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
     guesses = {CLASSES_ALONE: alone, HOLDERS: Ranked.of(rare, answers, units)}
+    named = any(line.classes is not None for line in said.values())
     shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(
         **dict(about),
@@ -98,7 +99,7 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
         n_yes=int(sum(answer.sum() for answer in answers)),
         shuffled=None if shuffled is None else shuffled.rates(),
         classes_alone=alone.rates(),
-        comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, {"property": "auc"}),
+        comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, {"property": "auc"}, HOLDERS if named else CHANCE),
         shares=_shares(result.shares, case.counts(problem), said, about),
         classes=named_classes(said, case.truth),
         cost=Seconds(seconds=result.seconds),

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.eval.intervals import Values, clustered, compare
+from fedpriv.eval.intervals import Values, chosen_guess, clustered, compare, not_above
 from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, NamedClasses, Rate, Rates
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings
@@ -160,27 +160,29 @@ class Ranked:
         return Rate(value=self.rate(name), ci95=interval)
 
     def against(
-        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], stratum: str = "all"
+        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], named: str = CHANCE
     ) -> tuple[Comparison, ...]:
-        """Compare with the strongest of several guesses by name (None: not made), and of chance, by each measure's rate."""
+        """Compare by each measure's rate with the baseline: the guess named in advance, or chance where it was not made.
+
+        Another one of the guesses by name (None: not made) is it where it is surely stronger; a leak is above all of them.
+        """
         results = []
         for measure, name in measures.items():
             chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)
             current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
             beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
-            best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))
-            results.append(
-                compare(
-                    current - beside[best],
-                    self.unit.tolist(),
-                    measure=measure,
-                    against=best,
-                    least=least - chance,
-                    stratum=stratum,
-                    weights=self.weights,
-                    guess=chance if best == CHANCE else None,
-                )
+            gains, units = {guess: current - theirs for guess, theirs in beside.items()}, self.unit.tolist()
+            best = chosen_guess(gains, named if named in gains else CHANCE, units, self.weights)
+            item = compare(
+                gains[best],
+                units,
+                measure=measure,
+                against=best,
+                least=least - chance,
+                weights=self.weights,
+                guess=chance if best == CHANCE else None,
             )
+            results.append(not_above(item, gains, units, self.weights))
         return tuple(results)
 
 

@@ -42,6 +42,9 @@ FEW_DEVIATE = 2
 TAIL = 0.025
 """Share of cases that a 95 % interval leaves out on either side."""
 
+SURE = 0.001
+"""A guess is surely stronger than the baseline named in advance where chance would make it look so this rarely."""
+
 SAME = 1e-12
 """Values that differ by less are the same."""
 
@@ -260,14 +263,52 @@ def compare(
     )
 
 
+def chosen_guess(
+    gains: Mapping[str, Values], named: str | None, clusters: Sequence[int], weights: Values | None = None
+) -> str:
+    """Return the guess that is the baseline: the one named in advance, unless another one is surely stronger.
+
+    Of equal guesses the one that luck makes look strongest would make every attack look weaker than it is, and exclude
+    leaks that are there. Without a name it is the strongest.
+
+    Args:
+        gains: by guess ``(n,)`` differences, positive where the attack is better.
+        named: one of them.
+        clusters: n cluster numbers (clients).
+        weights: see :func:`clustered`.
+    """
+    others = dict(gains)
+    if named is not None:
+        apart = {
+            name: clustered(gains[named] - gain, clusters, weights=weights).p_value(0.0) for name, gain in gains.items()
+        }
+        others = {name: gains[name] for name, p_value in apart.items() if p_value is not None and p_value <= SURE}
+        others = others or {named: gains[named]}
+    return min(others, key=lambda name: clustered(others[name], clusters, weights=weights).mean)
+
+
+def not_above(
+    item: Comparison, gains: Mapping[str, Values], clusters: Sequence[int], weights: Values | None = None
+) -> Comparison:
+    """Return a comparison whose p-value is the largest over all guesses: a leak is above each of them."""
+    kind, result = KINDS.get(item.measure, "difference"), item
+    for name, gain in gains.items():
+        other = clustered(gain, clusters, kind, weights)
+        if item.mean is not None and result.p_value is not None and other.mean < item.mean:
+            p_value = other.p_value(item.least)
+            if p_value is not None and p_value > result.p_value:
+                result = result.model_copy(update={"p_value": p_value, "beside": name})
+    return result
+
+
 def combine(comparisons: Sequence[Comparison]) -> Comparison:
     """Several seeds of one comparison, as one: the mean, with the variance within seeds and between them.
 
     Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
     and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
-    the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
-    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
+    p-values are of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend
+    on each other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -298,6 +339,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
     p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
+    if any(one.beside for one in comparisons):
+        p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
@@ -371,16 +414,18 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
+        named: str | None = None,
     ) -> tuple[Comparison, ...]:
-        """Compare with guesses over all targets, and over those of one image and of several where there are both.
+        """Compare with the baseline over all targets, and over those of one image and of several where there are both.
 
-        Each time it is the strongest guess there that counts, the one of the smallest mean difference.
+        Which guess that is, :func:`chosen_guess` says; a leak is above all of them.
 
         Args:
             gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`.
+            named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
         """
         if not gains or not self.units:
             return ()
@@ -389,14 +434,16 @@ class Means:
             rows |= {name: [row for row, current in enumerate(strata) if current == name] for name in ESTIMANDS}
         made = []
         for name, chosen in rows.items():
-            against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
+            units = [self.units[row] for row in chosen]
+            here = {guess: values[chosen] for guess, values in gains.items()}
+            against = chosen_guess(here, named, units)
             item = compare(
-                gains[against][chosen],
-                [self.units[row] for row in chosen],
+                here[against],
+                units,
                 measure=measure,
                 against=against,
                 least=least if isinstance(least, float) else float(least[against][chosen].mean()),
                 stratum=name,
             )
-            made.append(item)
+            made.append(item if named is None else not_above(item, here, units))
         return tuple(made)

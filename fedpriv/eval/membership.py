@@ -150,7 +150,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
         strata=stratum_areas(ranked, strata),
         shuffled=None if shuffled is None else shuffled.rates(),
-        comparisons=ranked.against(guesses, MEASURES),
+        comparisons=ranked.against(guesses, MEASURES, name),
         classes=named_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )

@@ -17,7 +17,7 @@ from fedpriv.util.config import Record
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""
 
-SCORING_VERSION = 9
+SCORING_VERSION = 10
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[
@@ -117,6 +117,7 @@ class Comparison(Estimate):
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
         degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
+        beside: the guess that the p-value is of, where that is harder to beat than ``against``; else empty.
     """
 
     measure: Measure
@@ -126,6 +127,7 @@ class Comparison(Estimate):
     least: FiniteFloat
     p_value: FiniteFloat | None
     degrees: FiniteFloat | None = None
+    beside: str = ""
 
 
 # ---------------------------------------------------------------- provenance

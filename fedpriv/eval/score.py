@@ -55,6 +55,9 @@ from fedpriv.eval.vectors import score_vectors
 from fedpriv.sources.truth import ESTIMANDS, STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
 
+NAMED = "optimal_class_image"
+"""The baseline named in advance: the image of highest mean PSNR over auxiliary images of the class."""
+
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""
 
@@ -263,7 +266,9 @@ def image_comparisons(
     current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
     gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
     beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
-    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
+    return means.compare(gains, "images", DECIBELS, strata, named=NAMED) + means.compare(
+        beyond, "beyond_3db", IDENTIFIED, strata
+    )
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:

@@ -199,8 +199,8 @@ def test_with_the_advised_number_of_clients_four_in_five_decide(mean):
     known = {"measure": "images", "against": "noise", "least": 0.5}
     item, tested = compare(values, range(20), **known), 4
     number = clients_needed(item, tested)
-    # By hand: z(0.0125) = 2.2414, z(0.8) = 0.8416, (3.083 * 1.5 / 0.5)^2 = 85.5.
-    assert number == 86
+    # By hand: t(0.0125) = 2.2820, t(0.8) = 0.8459 at 84.5 degrees of freedom, (3.126 * 1.5 / 0.5)^2 = 88.0.
+    assert number == 89
     rng, decided = np.random.default_rng(2), 0
     for _ in range(1000):
         drawn = compare(mean + 1.5 * rng.normal(size=number), range(number), **known)
