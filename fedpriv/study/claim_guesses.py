@@ -64,9 +64,9 @@ def _of_images(claim: Claim, printed: Printed, requested: Asked) -> tuple[str, .
 def _measured(claim: Claim, cell: Place, requested: Asked) -> tuple[Mapping[str, float], str] | None:
     """Return the mean PSNR of guesses made of one half of some images at the other half; None where none are at hand."""
     setting = setting_at(claim, cell)
-    name, folder, data = setting.get("dataset", "fashion"), requested.data_dir, cell.column.data
-    if data in requested.images:
-        name, folder, data = "folder", requested.images[data], f"images in place of {data}"
+    name, folder, data = setting.get("dataset", "fashion"), requested.data_dir, f"of {cell.column.data}"
+    if cell.column.data in requested.images:
+        name, folder, data = "folder", requested.images[cell.column.data], f"in place of {cell.column.data}"
     try:
         dataset = load_dataset(name, SourceOptions(folder, image_size=setting.get("image_size"), per_class=PER_CLASS))
     except UserError:
@@ -81,7 +81,7 @@ def _measured(claim: Claim, cell: Place, requested: Asked) -> tuple[Mapping[str,
     }
     errors["uniform noise"] = errors["mid-grey"] + OF_NOISE
     scores = {guess: float((-10 * torch.log10(error.clamp_min(1e-12))).mean()) for guess, error in errors.items()}
-    return scores, f"mean over {len(hidden)} images of {data}"
+    return scores, f"mean over {len(hidden)} images {data}"
 
 
 def _computed(pixels: Pixels | None, data: str) -> tuple[Mapping[str, float], str]:
