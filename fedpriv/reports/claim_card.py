@@ -66,7 +66,11 @@ def headline(card: ClaimCard) -> str:
     parts = [f"{hold} of {len(card.statements)} statements hold{at}"] if card.statements else []
     if any(cell.same_setting for cell in tried) or not parts:
         counts = [f"{words.count(word)} {word}" for word in BADGES if word in words]
-        parts.append(f"of {len(tried)} values tried {', '.join(counts) or 'none can be judged'}{'' if parts else at}")
+        why = {cell.why for cell in tried if cell.verdict == "not decided"}
+        reason = f" ({why.pop()})" if len(why) == 1 else ""
+        parts.append(
+            f"of {len(tried)} values tried {', '.join(counts) or 'none can be judged'}{reason}{'' if parts else at}"
+        )
     return "; ".join(parts)
 
 

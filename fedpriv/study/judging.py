@@ -311,7 +311,8 @@ def _statement(
     verdict, why = (
         judge_counts(orders, least) if claim.counted else judge_order(orders, comparisons, least, same_setting=same)
     )
-    if verdict == "holds" and claim.quantity == "inversion":
+    nearer = all((measure_of(claim, by_name[name]).what == "mse_255") == below for name in compared)
+    if verdict == "holds" and claim.quantity == "inversion" and nearer:
         gains = [difference(item.compared, None, 0.0, below=below) for item in ahead]
         ends = [(0.0, 0.0) if gain is None or gain.ci95 is None else gain.ci95 for gain in gains]
         if any(high < 0 for _, high in ends):
