@@ -369,7 +369,7 @@ def attack_uploads(
 ) -> AttackResult:
     """Attack uploads that were made elsewhere; score what comes out beside baselines and shuffled uploads.
 
-    Attacks see the uploads and what the threat model grants; images, labels and auxiliary images are for the scores alone,
+    Attacks see the uploads and what the threat model assumes; images, labels and auxiliary images are for the scores alone,
     except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
 
     Args:

@@ -21,7 +21,7 @@ from fedpriv.study.settings import (
     refuse_unknown,
     to_resume,
 )
-from fedpriv.study.written import overridden
+from fedpriv.study.written import QUICK, overridden
 from fedpriv.util import files
 from fedpriv.util.code import code_flags, exported
 from fedpriv.util.config import mapping
@@ -36,13 +36,15 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
 
     Attributes:
         federation: settings that all methods share, by name; those that are given by themselves win.
-        methods: names, mappings with ``name`` and own settings, or texts ``NAME:KEY=VALUE,...`` (default ``fedre``).
+        methods: names, ``NAME:KEY=VALUE``, or mappings with ``name`` and the method's settings (default ``fedre``).
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
         attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
+        iterations: budget of every attack that has one, in its own unit; one that an attack's entry names wins.
         seeds: of training, targets and attacks (default 0).
         knowledge: changes to the threat model.
         local: also train the clients of each federation without any exchange (default True).
         axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
+        quick: few rounds, targets and iterations where no argument gives others, to see whether everything works.
         workers: processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a shard.
         download: fetch data sets that are missing.
         resume: go on with the study in ``out`` as it is.
@@ -52,10 +54,12 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
     methods: str | Sequence[Any]
     defenses: str | Sequence[Any]
     attacks: str | Sequence[Any]
+    iterations: int | None
     seeds: Sequence[int] | Sequence[str]
     knowledge: Mapping[str, Any] | Sequence[str]
     local: bool
     axes: Mapping[str, Any] | Sequence[str]
+    quick: bool
     workers: int | str
     download: bool
     resume: bool
@@ -64,7 +68,7 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
 """A file, the mapping that such a file holds, or nothing beside settings."""
 
-_HOW = ("workers", "device", "compile", "download", "chunk_rows", "resume", *Circumstances.__annotations__)
+_HOW = ("workers", "device", "compile", "download", "chunk_rows", "resume", "quick", *Circumstances.__annotations__)
 """Settings that say how a study is carried out, and nothing of what it is."""
 
 
@@ -98,12 +102,13 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
 
 @dataclass(frozen=True)
 class StudyPlan(Tabular):
-    """The cells of a study, before anything runs.
+    """The cells of a study and an estimate of its work, before anything runs.
 
     Attributes:
         cells: of each run with its attacks the name ``cell``, ``method``, ``defense``, ``seed``, ``target`` (None where
-            nothing is uploaded) and ``attacks``, the names of its results.
-        notices: attacks that are left out, and why.
+            nothing is uploaded), ``attacks``, the names of its results, ``client_steps`` of its run (0 where an earlier cell
+            has it) and ``attack_steps``, the most iterations over all targets and restarts, controls included.
+        notices: what was chosen for the study or left out of it, and why.
     """
 
     cells: tuple[Mapping[str, Any], ...]
@@ -113,31 +118,35 @@ class StudyPlan(Tabular):
         """Return one row a cell, its attacks as one text."""
         return [{**cell, "attacks": ", ".join(cell["attacks"])} for cell in self.cells]
 
+    @property
+    def work(self) -> str:
+        """The estimate in one line."""
+        trained, searched = (sum(cell[name] for cell in self.cells) for name in ("client_steps", "attack_steps"))
+        return f"{len(self.cells)} cells: {trained:,} client steps, at most {searched:,} attack iterations"
+
     def __str__(self) -> str:
         rows = [f"{cell['cell']}: {', '.join(cell['attacks']) or 'trained only'}" for cell in self.cells]
-        return "\n".join([*rows, f"{len(rows)} cells"])
+        return "\n".join([*rows, self.work])
 
 
 @imports_what_is_named
 def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPlan:
-    """Check a study and list its cells. Nothing is trained, attacked or kept.
+    """List the cells of a study and estimate its work, by the configuration alone: data is not looked at.
 
     Args:
         study: as for :func:`fedpriv.audit`.
         settings: as for :func:`fedpriv.audit`; ``out`` with ``resume`` alone.
     """
-    described, execution = read_asked(study, settings)
-    listener = settings.get("listener", SILENT)
-    with listener.progress("laying the study out"):  # of many seeds it takes long
-        cells, notes = lay_out(described, execution)
-    notices = tuple(f"left out: {note}" for note in notes)
+    cells, notices = lay_out(*read_asked(study, settings), sketch=True)
     for line in notices:
-        listener.say(line)
-    rows = (
-        {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
-        | {"target": cell.target, "attacks": tuple(name for item in cell.plans for name in item.results())}
-        for cell in cells
-    )
+        settings.get("listener", SILENT).say(line)
+    rows, runs = [], set[str]()
+    for cell in cells:
+        results, steps = tuple(name for item in cell.plans for name in item.results()), cell.client_steps
+        row = {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
+        row |= {"target": cell.target, "attacks": results, "client_steps": 0 if cell.run in runs else steps}
+        rows.append(row | {"attack_steps": cell.attack_steps})
+        runs.add(cell.run)
     return StudyPlan(tuple(rows), notices)
 
 
@@ -161,7 +170,7 @@ def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Ex
     group = {name: value for name, value in settings.items() if name not in _HOW}
     execution = execution_of(settings)
     if settings.get("resume"):
-        extra = ["study"] * (study is not None) + [*group]
+        extra = ["study"] * (study is not None) + ["quick"] * bool(settings.get("quick")) + [*group]
         return saved_study(to_resume(settings.get("out"), extra, force=settings.get("force"), what="study")), execution
     source, values = "study", study
     if isinstance(study, (str, Path)):
@@ -170,6 +179,10 @@ def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Ex
     if values is not None and not isinstance(values, Mapping):
         text = "expected a file of TOML, or the mapping that such a file holds"
         raise UserError(f"study={shown(study)}: {text}")
+    if settings.get("quick"):
+        few = {name: value for name, value in QUICK.items() if name not in group}
+        settings.get("listener", SILENT).say(f"quick: {', '.join(f'{name} {value}' for name, value in few.items())}")
+        group |= few
     return parse_study(overridden(values or {}, group), source), execution
 
 
@@ -220,7 +233,7 @@ def submit(
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= runs:
         raise UserError(f"shards={shown(shards)}: expected a number from 1 to {runs}, the runs of the study")
     for note in notes:
-        listener.say(f"left out: {note}")
+        listener.say(note)
     try:
         from submitit import AutoExecutor
     except ImportError as error:

@@ -1,28 +1,31 @@
-"""The verbs ``catalogue`` and ``explain``: which members of a kind there are, and what one member is, in full."""
+"""The verbs ``catalogue`` and ``explain``: which members of a kind there are, and what one member or word is."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
-from fedpriv.attacks.observation import Needs
 from fedpriv.claims import claims
 from fedpriv.federation.answer import answer_sentence
 from fedpriv.methods import default_method, references
 from fedpriv.models import FAMILIES
 from fedpriv.pipeline.plan import target_name
-from fedpriv.reports.page import attack_pages
 from fedpriv.study.saving import Tabular
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
+from fedpriv.util.glossary import find_word, words
 from fedpriv.util.registry import Registry
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import Needs
 
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
@@ -144,7 +147,7 @@ def _defense(name: str, made: Any) -> Row:
     return {
         "does": _sentence("defenses", name),
         "guarantee": made.guarantee,
-        "adaptive answer": answer_sentence(made.answers, made.unanswered),
+        "adaptive attack": answer_sentence(made.answers, made.unanswered),
         "source": made.source,
     }
 
@@ -213,15 +216,19 @@ _ROWS: dict[str, Callable[..., Any]] = {
 # ---------------------------------------------------------------- one member
 
 
+LINES, WIDTH = 25, 80
+"""Of an explanation as text."""
+
+
 @dataclass(frozen=True)
 class Explanation:
-    """All that is said of one member. As text it is Markdown; a notebook shows it by itself.
+    """Facts, text and paper of one member or word. As text it is a screen of 25 lines at most; a notebook shows all of it.
 
     Attributes:
-        name: the member.
-        kind: ``methods``, ``attacks``, ... as of :func:`fedpriv.catalogue`.
+        name: the member, or the word.
+        kind: ``methods``, ``attacks``, ... as of :func:`fedpriv.catalogue`, or ``words``.
         facts: its row there.
-        text: its docstring as Markdown: formulas and source; options of a method or a defense.
+        text: as Markdown, its docstring: formulas and source; options of a method or a defense.
         page: the page of the documentation about it, of attacks; empty for others.
         bibtex: the entry of its paper, of methods; empty for others.
     """
@@ -233,37 +240,75 @@ class Explanation:
     page: str = ""
     bibtex: str = ""
 
-    def __str__(self) -> str:
-        said = ("does", "holds", "is") if self.text else ()  # the text begins with it
-        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items() if fact and name not in said)
+    @property
+    def title(self) -> str:
+        """The name and what sort of thing has it."""
         noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
-        parts = [f"# {self.name} ({noun})", facts, self.text, self.page]
+        return self.name if self.kind == "words" else f"{self.name} ({noun})"
+
+    def __str__(self) -> str:
+        lines = [self.title]
+        for name, fact in self._facts.items():
+            lines += _filled(f"{name}: {fact}", "  ", max_lines=3, placeholder=" ...")
+        whole = not (self.page or self.bibtex)
+        plain = self.text.replace("`", "").replace("## Options\n\n", "Options: ").replace(":\n\n- ", ":\n- ")
+        for part in plain.split("\n\n"):
+            block = ["", *(line for item in part.replace("\n- ", "\n\n- ").split("\n\n") for line in _filled(item))]
+            if len(lines) + len(block) > LINES - 2:
+                whole = False
+                break
+            lines += block
+        return "\n".join(lines if whole else [*lines, "", f"more: fedpriv explain {self.name} --all"])
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        in_text = ("does", "holds", "is") if self.text else ()  # the text begins with it
+        return {name: fact for name, fact in self.facts.items() if fact and name not in in_text}
+
+    def _repr_markdown_(self) -> str:
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self._facts.items())
+        parts = [f"# {self.title}", facts, self.text, self.page]
         parts += [f"```bibtex\n{self.bibtex}\n```"] if self.bibtex else []
         return "\n\n".join(part.strip() for part in parts if part)
 
-    _repr_markdown_ = __str__
+
+def _filled(text: str, indent: str = "", **more: Any) -> list[str]:
+    inner = f"{indent}  " if indent or text.startswith("- ") else ""
+    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent=indent, subsequent_indent=inner, **more)
 
 
 @imports_what_is_named
 def explain(name: str) -> Explanation:
-    """Say all there is to say of a method, attack, defense, kind of payload, data set, model or claim.
+    """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of reports.
 
     >>> import fedpriv
     >>> fedpriv.explain("fedgh").facts["does"]
     'FedGH: upload class prototypes; the server trains a global head on them.'
+    >>> print(fedpriv.explain("ssim"))
+    SSIM
+    <BLANKLINE>
+    Likeness of the structure of two images, 1 for equal ones, about 0 for unrelated
+    ones. Computed by torchmetrics on pixels in [0, 1].
 
     Args:
-        name: of a member, or ``package.module:NAME``.
+        name: of a member, ``package.module:NAME``, or a word of the glossary.
     """
     kind: Any = _kind_of(name)
+    if kind == "words" and (word := find_word(name)):
+        return Explanation(word.names[0], kind, {}, word.text)
     if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
         name = registry(kind).own_name(name)
     facts = dict(catalogue(kind).members.get(name, {}))
     if kind == "payloads" and name in target_names():
         facts |= catalogue("targets").members[name]
-    page = attack_pages().get(name, "") if kind == "attacks" else ""
     paper = references().get(name, "") if kind == "methods" else ""
-    return Explanation(name, kind, facts, _text(kind, name), page, paper)
+    return Explanation(name, kind, facts, _text(kind, name), _page(name) if kind == "attacks" else "", paper)
+
+
+def _page(name: str) -> str:
+    from fedpriv.reports.page import attack_pages
+
+    return attack_pages().get(name, "")
 
 
 def _kind_of(name: str) -> str:
@@ -278,9 +323,12 @@ def _kind_of(name: str) -> str:
         return "models"
     if name in claims():
         return "claims"
+    if find_word(name):
+        return "words"
     known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
-    close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    near = {other.lower(): other for other in [*known, *(other for word in words() for other in word.names)]}
+    close = [repr(near[key]) for key in get_close_matches(name.lower(), near, n=3)]
+    hint = f"; did you mean {' or '.join(close)}?" if close else ";"
     raise UserError(f"nothing is called {shown(name)}{hint} fedpriv list KIND lists what there is")
 
 

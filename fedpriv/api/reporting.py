@@ -159,12 +159,20 @@ class Changes(Tabular):
         return self.rows
 
     @property
+    def same(self) -> bool:
+        """True where no figure, setting or name differs."""
+        differs = self.settings or self.only_before or self.only_after
+        return not differs and all(row["difference"] == 0 for row in self.rows)
+
+    @property
     def verdict(self) -> str:
         """All of it in one line."""
+        if self.same:
+            return f"both are the same: {len(self.rows)} results, with equal figures"
         tested = [row for row in self.rows if row["verdict"] in (MORE, LESS, NOISE)]
         real = [f"{row['name']} {row['verdict']}" for row in tested if row["verdict"] != NOISE]
         if not tested:
-            return "nothing can be compared: no result of both is of one kind, under one card and by one version of scoring"
+            return "nothing can be compared: no two results are of one kind, threat model and version of scoring"
         verb = "is" if len(real) == 1 else "are"
         text = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
         return text + (f": {', '.join(real)}" if real else "")
@@ -173,7 +181,7 @@ class Changes(Tabular):
         lines = [f"changed: {line}" for line in self.settings] or ["changed: no setting that is stored"]
         lines += [f"only in the first: {name}" for name in self.only_before]
         lines += [f"only in the second: {name}" for name in self.only_after]
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*([] if self.same else lines), self.verdict])
 
 
 @imports_what_is_named

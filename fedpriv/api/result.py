@@ -182,7 +182,7 @@ def score(
 
     Args:
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
-        seed: of floors and decoys (default: the attack's own), at least 0.
+        seed: of baselines and decoys (default: the attack's own), at least 0.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
         share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from fedpriv.uploads import PAYLOADS
-from fedpriv.util.errors import unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.glossary import find_word
 from fedpriv.util.registry import Registry
 
 ATTACKS = Registry(
@@ -82,6 +83,9 @@ def refuse_unknown_target(target: object) -> None:
     declared = getattr(sys.modules.get("fedpriv.uploads.payload"), "DECLARED", {})
     if not isinstance(target, str) or (target not in PAYLOADS and target not in declared):
         others = {*PAYLOADS, *declared} - set(PAYLOADS.builtins)
+        word = find_word(str(target))
+        if word is not None and word.target:
+            raise UserError(f"unknown target {shown(target)}; did you mean {word.target!r}? {word.text}")
         raise unknown_name("target", target, {*TARGETS, *others})
 
 

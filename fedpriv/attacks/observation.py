@@ -164,19 +164,19 @@ class Needs:
             allowed: tuple[str, ...] = getattr(self, name)
             if allowed and getattr(card, name) not in allowed:
                 raise UserError(
-                    f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the threat model grants "
+                    f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the threat model has "
                     f"{name}={getattr(card, name)}; pass knowledge={shown({name: allowed[0]})}"
                     + (" and public N" if name == "attacker_data" else ""),
                     keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(
-                f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the threat model grants "
+                f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the threat model has "
                 f"rounds_seen={card.rounds_seen}; pass rounds_seen N"
             )
         if self.batch and not card.batch:
             raise UserError(
-                f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the threat model grants "
+                f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the threat model has "
                 f"batch=none; pass knowledge={shown({'batch': 'known'})}",
                 keys=("batch",),
             )

@@ -12,7 +12,7 @@ import rich_click as click
 import fedpriv
 from fedpriv.attacks import refuse_unknown_target
 from fedpriv.cli import common
-from fedpriv.cli.options import flags_of
+from fedpriv.cli.options import Command, flags_of
 from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from fedpriv.eval.records import ReconstructionRecord
 
 
-@click.command()
-@flags_of("attacking:attack", single=("reach",))
-@click.option("--verbose", is_flag=True, help="A paragraph on each attack.")
+FIRST = (
+    *("target", "run", "attacks", "knowledge", "method", "dataset", "clients", "defense", "iterations", "seed", "out"),
+)
+"""Settings whose flags ``attack --help`` shows."""
+
+
+@click.command(cls=Command)
+@flags_of("attacking:attack", single=("reach",), first=FIRST)
+@click.option("--verbose", is_flag=True, help="A paragraph on each attack.", panel="Output")
 @common.common_options
 def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Attack one kind of upload; write image grids, tables and a report (default folder: results/TARGET).

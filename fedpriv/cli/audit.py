@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.options import flags_of
+from fedpriv.cli.options import Command, flags_of
 from fedpriv.util.code import code_flags
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from fedpriv.study.run import StudyResult
 
 
-@click.command()
+FIRST = ("methods", "defenses", "attacks", "seeds", "rounds", "targets", "iterations", "quick", "dataset", "out")
+DP_FIRST = ("run", "method", "defense", "claim", "canaries", "confidence", "dataset", "seed", "out")
+REPRODUCE_FIRST = ("scale", "rows", "columns", "seeds", "data_dir", "workers", "download", "out")
+"""Settings whose flags ``--help`` shows."""
+_more = partial(click.option, panel="More")
+
+
+@click.command(cls=Command)
 @click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
-@flags_of("auditing:audit", without=("study", "federation", "option", "defense"))
-@click.option("--submit", metavar="slurm|local", help="Submit shards as jobs of a queue, and end (needs --shards).")
-@click.option("--shards", type=int, help="How many shards to submit.")
-@click.option("--job", multiple=True, metavar="KEY=VALUE", help="Parameter of every job: timeout_min=600 (repeat).")
-@click.option("--dry-run", is_flag=True, help="Only check the study and list what would run.")
+@flags_of("auditing:audit", without=("study", "federation", "option", "defense"), first=FIRST)
+@_more("--submit", metavar="slurm|local", help="Submit shards as jobs of a queue, and end (needs --shards).")
+@_more("--shards", type=int, help="How many shards to submit.")
+@_more("--job", multiple=True, metavar="KEY=VALUE", help="Parameter of every job: timeout_min=600 (repeat).")
+@click.option("--dry-run", is_flag=True, help="Run nothing: list the cells, and estimate their work.")
 @common.common_options
 def audit(
     study: Path | None, out: Path | None, dry_run: bool, resume: bool, as_json: bool, quiet: bool, **flags: Any
@@ -44,7 +52,8 @@ def audit(
         if as_json:
             common.print_json({"cells": [dict(cell) for cell in outcome.cells]})
         else:
-            common.print_table(f"{len(outcome.cells)} cells", outcome.table())
+            columns = [{name.replace("_", " "): value for name, value in row.items()} for row in outcome.table()]
+            common.print_table(outcome.work, columns)
         return 0
     folder = out or (None if resume else Path("studies") / ("audit" if study is None else study.stem))
     same = [
@@ -95,8 +104,8 @@ def _show_study(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
         common.say(f"report: {page}", quiet=quiet)
 
 
-@click.command(name="audit-dp")
-@flags_of("privacy_auditing:audit_dp")
+@click.command(name="audit-dp", cls=Command)
+@flags_of("privacy_auditing:audit_dp", first=DP_FIRST)
 @common.common_options
 def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Put a claimed epsilon to the test: what canaries show of it, beside the claim and beside what clip and noise imply.
@@ -125,9 +134,9 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
         common.say(line, quiet=quiet)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("claim")
-@flags_of("reproducing:reproduce", without=("claim",), single=("seeds",))
+@flags_of("reproducing:reproduce", without=("claim",), single=("seeds",), first=REPRODUCE_FIRST)
 @common.common_options
 def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> int:
     """Put a claim of a paper to the test: what its figures are worth beside plain guesses, then ours and a verdict.
@@ -148,5 +157,5 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     for line in card.left_out:
         common.say(f"left out: {line}", quiet=quiet)
     common.tell(*lines_of(card))
-    common.say(f"card: {result.page}", quiet=quiet)
+    common.say(f"page: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0

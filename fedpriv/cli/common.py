@@ -46,9 +46,10 @@ def common_options(command: F) -> F:
         expose_value=False,
         callback=_allow,
         help="Import this module although only a file names it, as config.json or a study may (repeat for more).",
+        panel="Output",
     )
     machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
-    quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.")
+    quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.", panel="Output")
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +60,7 @@ def common_options(command: F) -> F:
         with allowing((*context.meta.get(_ALLOWED, ()), *named_code(context.params))):
             return command(*args, **kwargs)
 
-    return cast(F, allow(machine(quiet(run))))
+    return cast(F, click.option_panel("Options")(allow(machine(quiet(run)))))
 
 
 def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:

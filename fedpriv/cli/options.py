@@ -26,30 +26,63 @@ ALSO = {"axes": "--axis", "models": "--model"}
 """Further spellings; several of a kind may be given by the singular too: ``--attack`` for ``attacks``."""
 
 
+GROUPS = {"Circumstances": "Output", "SuiteSettings": "Targets and device", "SearchSettings": "Search"}
+"""Class of settings -> the title of their flags in ``--help-all``; others have their own name's."""
+
+
 class Keyword(NamedTuple):
-    """A keyword of a verb: its types, its default in Python's spelling (None where it must be given), its words."""
+    """A keyword of a verb: types, default in Python's spelling (None where it must be given), words, group in help."""
 
     types: frozenset[str]
     default: str | None
     words: str
+    group: str = "More"
 
 
-def flags_of(text: str, *, without: Collection[str] = (), single: Collection[str] = ()) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb, one value each for ``single`` ones that could have several."""
+class Command(click.RichCommand):
+    """A command of many flags: ``--help`` shows those of no group, ``--help-all`` all of them by group."""
+
+    def format_help(self, ctx: click.RichContext, formatter: Any) -> None:  # type: ignore[override]
+        """Write the help, without the flags that only ``--help-all`` shows."""
+        for parameter in self.params:
+            if isinstance(parameter, click.RichOption):
+                parameter.hidden = bool(parameter.panel) and not ctx.meta.get("fedpriv.help_all")
+        super().format_help(ctx, formatter)
+
+
+def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta["fedpriv.help_all"] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def flags_of(
+    text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: Collection[str] = ()
+) -> Callable[[F], F]:
+    """Add a flag for each keyword of a verb, one value each for ``single`` ones that could have several.
+
+    Where ``first`` names some, the others stand in groups, and ``--help-all`` shows them (:class:`Command`).
+    """
 
     def add(command: F) -> F:
-        for name, keyword in reversed(keywords_of(text).items()):
+        if first:
+            more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
+            command = click.option("--help-all", help="Show all options, by group.", **more)(command)
+        keywords = keywords_of(text)
+        for name in reversed([*first, *(name for name in keywords if name not in first)]):
             if name not in (*NEVER, *without):
-                command = _option(name, keyword, several=name not in single)(command)
+                group = {"panel": keywords[name].group} if first and name not in first else {}
+                command = _option(name, keywords[name], several=name not in single, **group)(command)
         return command
 
     return add
 
 
-def _option(name: str, keyword: Keyword, *, several: bool) -> Callable[[F], F]:
+def _option(name: str, keyword: Keyword, *, several: bool, **more: Any) -> Callable[[F], F]:
     dashed = "--" + name.replace("_", "-")
     text = marked(keyword.words).replace("`", "")
-    more: dict[str, Any] = {"help": text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."}
+    more["help"] = text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."
     names = [dashed, ALSO[name]] if name in ALSO else [dashed]
     if keyword.types == {"bool"}:
         if keyword.default in ("True", "None") or "(default True)" in text:
@@ -93,7 +126,8 @@ def _settings(module: str, name: str) -> dict[str, Keyword]:
     results: dict[str, Keyword] = {}
     for line in kind.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            results[line.target.id] = Keyword(_types(line.annotation), "", words.get(line.target.id, ""))
+            group = GROUPS.get(name, name.removesuffix("Settings"))
+            results[line.target.id] = Keyword(_types(line.annotation), "", words.get(line.target.id, ""), group)
     for base in kind.bases:
         if ast.unparse(base) != "TypedDict":
             results |= {k: v for k, v in _settings(home, ast.unparse(base)).items() if k not in results}

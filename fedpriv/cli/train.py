@@ -11,7 +11,7 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.options import flags_of
+from fedpriv.cli.options import Command, flags_of
 from fedpriv.util.code import code_flags
 from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered
@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from fedpriv.federation.summary import RunSummary
 
 
-@click.command()
-@flags_of("training:train")
+TRAIN_FIRST = (
+    *("method", "dataset", "partition", "alpha", "clients", "rounds", "models", "defense", "seed", "out", "resume"),
+)
+COST_FIRST = ("methods", "classes", "clients", "width", "pairs", "samples", "models", "dataset", "partition")
+"""Settings whose flags ``train --help`` and ``cost --help`` show."""
+
+
+@click.command(cls=Command)
+@flags_of("training:train", first=TRAIN_FIRST)
 @common.common_options
 def train(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Train a federation and store what crossed the wire (default folder: runs/METHOD-DATASET)."""
@@ -69,8 +76,8 @@ def _show_run(out: Path, summary: RunSummary) -> None:
     common.tell(f"{summary.seconds:.1f} s, kept in {out}")
 
 
-@click.command()
-@flags_of("counting:cost")
+@click.command(cls=Command)
+@flags_of("counting:cost", first=COST_FIRST)
 @common.common_options
 def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what a method uploads and broadcasts in a round, all clients together.
@@ -130,16 +137,19 @@ def _names() -> Iterable[str]:
 
 @click.command()
 @click.argument("name", shell_complete=common.completed(_names))
+@click.option(
+    "--all", "whole", is_flag=True, help="As Markdown, with formulas, options, an attack's page, a paper's entry."
+)
 @common.common_options
-def explain(name: str, as_json: bool, quiet: bool) -> None:
-    """Say all there is to say of one method, attack, defense, kind of payload, data set, model or claim."""
+def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
+    """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of a report (PSNR)."""
     result = fedpriv.explain(name)
     if as_json:
         common.print_json(asdict(result))
     elif quiet:
         common.tell(*(f"{key}: {fact}" for key, fact in result.facts.items() if fact))
     else:
-        common.tell(*visible(str(result)).splitlines())
+        common.tell(*visible(result._repr_markdown_() if whole else str(result)).splitlines())
 
 
 @click.command()

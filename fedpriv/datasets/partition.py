@@ -93,7 +93,7 @@ def dirichlet_partition(
         best = max(best, smallest)
     met = f"the best gave {best}: use least_per_client={shown(best)}," if best else "the best gave none: use"
     raise UserError(
-        f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
+        f"no partition of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
         f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
         keys=("alpha",),
     )
@@ -351,7 +351,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     smallest, least = min(map(len, shares)), options.least_per_client
     if least is not None and smallest < least:
         raise UserError(
-            f"the least client of this {options.name} division holds {smallest} samples, fewer than "
+            f"the smallest client of this {options.name} partition has {smallest} samples, fewer than "
             f"least_per_client={shown(least)}; use least_per_client={shown(smallest)} or fewer clients",
             keys=("least_per_client",),
         )

@@ -79,8 +79,8 @@ def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
     """Refuse a place behind a defense that falsifies the label encodings that this one goes by."""
     if plan.false_labels:
         raise UserError(
-            f"defense {defense!r} behind {plan.false_labels!r}: goes by the weight of every class in the mixture, which the "
-            f"label encoding does not say any more; give {defense} first"
+            f"defense {defense!r} behind {plan.false_labels!r}: needs the weight of every class, which the label encoding "
+            f"does not say any more; give {defense} first"
         )
 
 

@@ -15,7 +15,7 @@ from fedpriv.federation.defense import Sender, defense_facts
 from fedpriv.federation.local_training import has_batch_norm
 from fedpriv.federation.method import ClientSetup, Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
-from fedpriv.federation.run_directory import Checkpoint, RunDirectory, dataset_title
+from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
 from fedpriv.federation.summary import (
     ClientFailure,
@@ -66,7 +66,8 @@ Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | Cli
 :class:`ClientFailure` for a client that failed or timed out. Each job is asked for once, since it loads a state."""
 
 Report = Callable[[int, int, str], None]
-"""Called with (client steps done, client steps planned, what was just finished)."""
+"""Called with (steps done, steps planned, what goes on): a step is a client's part in a round, the server's, or a client's
+evaluation."""
 
 
 def client_part(federation: Federation, job: ClientJob) -> ClientResult:
@@ -139,18 +140,19 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     config, device = federation.config, federation.server.device
     standing = _standing(federation, directory)
     files = directory.state_paths(standing.done) if standing.done else ()
+    tell = _teller(federation, standing.done, report)
     with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
         states = StateStore(files, config.clients, federation.initial_state, device, Path(folder))
         for round_ in range(standing.done + 1, config.rounds + 1):
             began = time.perf_counter()
             jobs = _Jobs(round_, federation.participants(round_), states, standing.broadcast)
-            uploads, traces, failures = _answers(federation, engine, jobs, states, report)
+            uploads, traces, failures = _answers(federation, engine, jobs, states, tell)
             trained = time.perf_counter()
+            tell(0, f"round {round_}, server")
             ended = _served(federation, standing, uploads, traces)
             served = time.perf_counter()
-            counts: Counts = {}
-            if round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep:
-                counts = _counts(federation, states, standing, ended)
+            tell(1, f"round {round_}, evaluation")
+            counts = _counts(federation, states, standing, ended, tell) if _evaluated(config, round_) else {}
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
             _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, counts, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
@@ -163,16 +165,34 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     return summary
 
 
+def _evaluated(config: RunConfig, round_: int) -> bool:
+    return round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep
+
+
+def _teller(federation: Federation, rounds: int, report: Report | None) -> Callable[[int, str], None]:
+    """Return the function that takes (more steps done, what goes on), where so many rounds are done."""
+    config, clients = federation.config, len(federation.participants(1))
+    steps = [clients + 1 + _evaluated(config, number + 1) * config.clients for number in range(config.rounds)]
+    done, planned = sum(steps[:rounds]), sum(steps)
+
+    def tell(more: int, text: str) -> None:
+        nonlocal done
+        done += more
+        if report is not None:
+            report(done, planned, text)
+
+    return tell
+
+
 def _answers(
-    federation: Federation, engine: Engine, jobs: _Jobs, states: StateStore, report: Report | None
+    federation: Federation, engine: Engine, jobs: _Jobs, states: StateStore, tell: Callable[[int, str], None]
 ) -> tuple[Uploads, dict[int, Trace], list[ClientFailure]]:
     """Have a round's jobs run, take the states that came of them, and return uploads, notes, and the clients that left."""
-    config, round_ = federation.config, jobs.round
+    round_ = jobs.round
     uploads: list[tuple[int, Message]] = []
     traces: dict[int, Trace] = {}
     failures: list[ClientFailure] = []
-    steps = len(federation.participants(1))
-    for done, result in enumerate(engine(federation, jobs), start=1):
+    for result in engine(federation, jobs):
         text = f"round {round_}, client {result.client}"
         if isinstance(result, ClientFailure):
             failures.append(result)
@@ -182,9 +202,8 @@ def _answers(
             traces[result.client] = result.trace
             if result.upload:
                 uploads.append((result.client, result.upload))
-        if report is not None:
-            report((round_ - 1) * steps + done, config.rounds * steps, text)
-    least = min(config.engine.min_clients, len(jobs))
+        tell(1, text)
+    least = min(federation.config.engine.min_clients, len(jobs))
     if len(traces) < least:
         first = failures[0]
         raise WorkError(
@@ -268,7 +287,13 @@ def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -
     )
 
 
-def _counts(federation: Federation, states: StateStore, before: _Standing, ended: _Standing) -> Counts:
+def _counts(
+    federation: Federation,
+    states: StateStore,
+    before: _Standing,
+    ended: _Standing,
+    tell: Callable[[int, str], None],
+) -> Counts:
     """Return ``[correct, total]`` of every client after training, and after the next broadcast.
 
     Nothing is evaluated twice where the broadcast changes nothing.
@@ -287,6 +312,7 @@ def _counts(federation: Federation, states: StateStore, before: _Standing, ended
             received = trained if same else _correct(predict(setup, updated, test.images), test.labels)
             counts[f"after_training{way}"].append(trained)
             counts[f"after_broadcast{way}"].append(received)
+        tell(1, f"round {ended.done}, client {setup.client} evaluated")
     if method.server_predict is not None:
         for when, state in (("after_training", before.server), ("after_broadcast", ended.server)):
             scores = [method.server_predict(federation.server, state, test.images) for _, test in clients]

@@ -21,7 +21,7 @@ MASKED_STAGE: Final = "collect_masked_vectors"
 """Its stage in which clients get a model and answer with masked vectors; the others exchange keys."""
 WITHOUT_ARRAYS: Final = "evaluate"
 """Of messages of this type numbers alone are recorded: the model that clients are sent is the next round's."""
-MASKED: Final = "secure aggregation: answers are masked, so only what the server makes of their sum can be attacked"
+MASKED: Final = "secure aggregation: uploads are masked, only what the server makes of their sum can be attacked"
 
 Main = Callable[..., Any]
 

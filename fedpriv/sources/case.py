@@ -218,8 +218,8 @@ class _Grants:
         images, labels = self.source.auxiliary_images(self.card, self.seed)
         if images is None or labels is None:
             raise UserError(
-                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
-                "attacker_data=same_domain too"
+                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; add "
+                "attacker_data=same_domain"
             )
         samples, n_classes = Samples(images, labels.to(images.device)), self.source.n_classes
         key = (what, number, client, self.seed, ShadowTraining(), Same(images))

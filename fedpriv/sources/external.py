@@ -189,5 +189,5 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
     for name, (giver, lacks) in lacking.items():
         if lacks:
             where = f"knowledge={shown({name: getattr(card, name)})}"
-            raise UserError(f"{where}: grants what was not handed in; {giver} would give it")
+            raise UserError(f"{where}: assumes what was not handed in; {giver} would give it")
     return replace(card, rounds_seen=1)

@@ -134,7 +134,7 @@ class RunSource(Source):
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             raise UserError(
                 f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"auxiliary 0.5 or public N, or grant attacker_data=none"
+                f"auxiliary 0.5 or public N, or set attacker_data=none"
             )
         if self.model is None or batch_norms(self.model):
             return card
@@ -258,8 +258,8 @@ class RunSource(Source):
         weights = load_trace(self.run, target.round, target.client).weights
         if weights is None:
             raise UserError(
-                f"{trace_path(self.run, target.round, target.client)}: nobody noted the weights of the mixture; whoever "
-                "mixes calls mixture of its trace"
+                f"{trace_path(self.run, target.round, target.client)}: the weights of the entangled representation "
+                "were not recorded; call trace.mixture where they are drawn"
             )
         return weights.double()
 

@@ -206,7 +206,7 @@ def read_card(
         values["batch"] = values["batch"] == "known"
     card = parse(ThreatModel, values, "knowledge")
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
-        raise UserError("knowledge extractor=shadow: is trained on the attacker's own images; grant attacker_data too")
+        raise UserError("knowledge extractor=shadow: is trained on the attacker's own images; add attacker_data too")
     return card
 
 

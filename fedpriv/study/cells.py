@@ -1,17 +1,19 @@
-"""From a study to its cells: a run's configuration and plans of attack each. Checked against the data, nothing trained."""
+"""From a study to its cells: a run's configuration and plans of attack each. Checked as a whole, nothing trained."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedpriv.attacks import attacks_for, is_attacked, targets_of
+from fedpriv.attacks.contract import Attack
 from fedpriv.defenses import build_defenses
-from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.prepared import Federation
+from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.federation.run_directory import RunConfig
+from fedpriv.models import default_width, family
 from fedpriv.pipeline.plan import (
     AttackPlan,
     adapted_suite,
@@ -22,21 +24,21 @@ from fedpriv.pipeline.plan import (
     rounds_to_read,
 )
 from fedpriv.reports.run_records import ALONE, same_clients
-from fedpriv.sources.run import prepare
 from fedpriv.study.grid import (
     UNDEFENDED,
     AttackEntry,
     DefenseEntry,
     MethodEntry,
     Study,
+    bounded,
     refuse_twice,
     slug,
     with_values,
 )
 from fedpriv.study.settings import attacker_by_default, run_config
-from fedpriv.study.written import at, read_from, wrong
+from fedpriv.study.written import Misplaced, at, read_from, wrong
 from fedpriv.util.compute import Numerics
-from fedpriv.util.config import plain
+from fedpriv.util.config import parse, plain
 
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
@@ -49,6 +51,9 @@ DIVIDING = (
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 """Settings that say what is stored of a run or measured, and nothing of its clients."""
+
+_SIDE, _IMAGES = 32, 100
+"""Pixels a side, and images of a client, where data is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,22 @@ class Cell:
     named: bool  # whether the study names its attacks
     division: str  # cells of one seed and one division have the same clients with the same images
 
+    @property
+    def client_steps(self) -> int:
+        """Parts of clients in rounds that its run takes."""
+        return self.config.rounds * max(1, round(self.config.participation * self.config.clients))
+
+    @property
+    def attack_steps(self) -> int:
+        """Iterations that its attacks take at most: of every target and restart, and again for the control."""
+        attacks = [(plan, attack) for plan in self.plans for attack in plan.attacks.values()]
+        return sum((2 if plan.control else 1) * _steps(plan, attack) for plan, attack in attacks)
+
+
+def _steps(plan: AttackPlan, attack: Attack) -> int:
+    budget = 1 if attack.budget is None else int(getattr(attack, attack.budget))
+    return (plan.n_targets or attack.most_targets) * int(getattr(attack, "restarts", 1)) * budget
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -80,83 +101,83 @@ class Execution:
     patience: float = 0.0
 
 
-def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Return a study's cells, in order, and a line for each attack that the card leaves out.
+Sent = Callable[[RunConfig], tuple[str, ...]]
+"""Run -> kinds of payload that leave its clients, behind their defenses; refuses a run that cannot be trained."""
 
-    Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
+
+def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Return a study's cells, in order, and a line for everything that was chosen or left out.
+
+    Data is loaded and divided and every network is built, so that whatever cannot run is refused here; in a ``sketch`` the
+    configuration alone is looked at.
     """
-    targets: dict[tuple[str, str], str] = {}
-    notes: dict[str, None] = {}
-    used: set[str] = set()
-    divided: set[tuple[str, int]] = set()
+    sent: Sent = sketched if sketch else lambda config: prepared(config, execution)
+    seeds, cells = study.settings["seeds"], list[Cell]()
+    runs, divided, used = dict[str, str](), set[tuple[str, int]](), set[str]()
+    notes, misfits = dict.fromkeys(study.notes), list[Misplaced]()
     with read_from(study.source):
-        for method, defense in trainings(study):
-            first = config_of(study, method, defense, study.seeds[0])
-            federation = _checked(method, defense, first, execution)
-            divided.add((division_of(first), study.seeds[0]))
-            for seed in study.seeds[1:]:
-                config = config_of(study, method, defense, seed)
-                if (division_of(config), seed) not in divided:
-                    with at(method.keys, method.place_of):
-                        prepared(config, execution)
-                divided.add((division_of(config), seed))
-            if attacked(study, method):
-                target = _target(method, defense, federation.uploads)
-                entries, refusals = _fitting(study, method, target, defense)
-                _refuse_attacks(study, method, first, entries)
-                targets[method.label, defense.label] = target
+        for method in (*study.methods, *(_alone(study) if study.settings["local"] else ())):
+            kinds: tuple[str, ...] = ()
+            with at(method.keys, method.place_of):
+                for seed in seeds[: 1 if sketch else None]:
+                    config = config_of(study, method, UNDEFENDED, seed)
+                    if seed == seeds[0] or (division_of(config), seed) not in divided:
+                        kinds = sent(config)
+                    divided.add((division_of(config), seed))
+            for defense in study.defenses if method.name != ALONE else (UNDEFENDED,):
+                try:
+                    target, entries, refusals = _attacked(study, method, defense, kinds, sent)
+                except Misplaced as error:
+                    if not defense.choices:
+                        raise
+                    misfits.append(error)
+                    notes[f"left out: {method.label} under {defense.label}: {error.said}"] = None
+                    continue
+                notes |= dict.fromkeys(f"left out: {line}" for line in refusals)
                 used |= {entry.name for entry in entries}
-                notes.update(dict.fromkeys(refusals))
-        if not targets and all(entry.name == ALONE for entry in study.methods):
-            raise wrong(study.methods[0].keys, f"{ALONE} uploads nothing, so nothing would be attacked")
+                for seed in seeds:
+                    cells.append(_cell(study, method, defense, seed, target, entries, runs, execution))
+        targets = sorted({cell.target for cell in cells if cell.target is not None})
+        if all(cell.method.name == ALONE for cell in cells):
+            text = f"{ALONE} uploads nothing, so nothing would be attacked"
+            raise misfits[0] if misfits else wrong(study.methods[0].keys, text)
         for entry in study.attacks or ():
             if entry.name not in used:
-                there, kinds = ", ".join(sorted(set(targets.values()))), " or ".join(targets_of(entry.name))
-                text = f"attack {entry.name!r} is on {kinds}, but the targets of this study are: {there}"
+                there, kinds_of = ", ".join(targets), " or ".join(targets_of(entry.name))
+                text = f"attack {entry.name!r} is on {kinds_of}, but the targets of this study are: {there}"
                 raise wrong(entry.keys, text)
-        return cells_of(study, targets, execution), tuple(notes)
+    return tuple(cells), tuple(notes)
 
 
-def cells_of(study: Study, targets: Mapping[tuple[str, str], str], execution: Execution) -> tuple[Cell, ...]:
-    """Return a study's cells, by (label of method, of defense) -> kind of upload that is attacked. Checks nothing."""
-    cells: list[Cell] = []
-    runs: dict[str, str] = {}
-    for method, defense in trainings(study):
-        target = targets[method.label, defense.label] if attacked(study, method) else None
-        entries = () if target is None else _fitting(study, method, target, defense)[0]
-        for seed in study.seeds:
-            config = config_of(study, method, defense, seed)
-            division = division_of(config)
-            keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
-            config = replace(config, keep=tuple(sorted(keep)))
-            name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
-            home = f"attacks/{name}"
-            cells.append(
-                Cell(
-                    name=name,
-                    method=method,
-                    defense=defense,
-                    seed=seed,
-                    run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
-                    config=config,
-                    target=target,
-                    plans=tuple(_plan(study, entry, str(target), seed, execution) for entry in entries),
-                    homes=tuple(f"{home}/{_variant(e)}" if e.varied else home for e in entries),
-                    named=_chosen(study, method) is not None,
-                    division=division,
-                )
-            )
-    return tuple(cells)
-
-
-def attacked(study: Study, method: MethodEntry) -> bool:
-    """True for a method whose uploads are attacked, and which is not trained only."""
-    return method.name != ALONE and _chosen(study, method) != ()
-
-
-def _chosen(study: Study, method: MethodEntry) -> tuple[AttackEntry, ...] | None:
-    """Return the attacks that are asked for on a method's uploads; None for all that fit."""
-    return study.attacks if method.attacks is None else method.attacks
+def _cell(
+    study: Study,
+    method: MethodEntry,
+    defense: DefenseEntry,
+    seed: int,
+    target: str | None,
+    entries: Sequence[AttackEntry],
+    runs: dict[str, str],
+    execution: Execution,
+) -> Cell:
+    config = config_of(study, method, defense, seed)
+    division = division_of(config)
+    keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
+    config = replace(config, keep=tuple(sorted(keep)))
+    name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
+    home = f"attacks/{name}"
+    return Cell(
+        name=name,
+        method=method,
+        defense=defense,
+        seed=seed,
+        run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
+        config=config,
+        target=target,
+        plans=tuple(_plan(study, entry, str(target), seed, execution) for entry in entries),
+        homes=tuple(f"{home}/{_short(with_values('', e.varied))}" if e.varied else home for e in entries),
+        named=study.attacks is not None,
+        division=division,
+    )
 
 
 def _digest(text: str) -> str:
@@ -169,23 +190,13 @@ def _short(label: str) -> str:
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{_digest(name)[:8]}"
 
 
-def _variant(entry: AttackEntry) -> str:
-    return _short(" ".join(f"{key}={value}" for key, value in entry.varied.items()))
-
-
 # ---------------------------------------------------------------- runs
 
 
-def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
-    """Return the methods of a study with their defenses; last ``local`` for every setting of theirs that has none yet."""
-    methods = [*study.methods, *(_alone(study) if study.local else ())]
-    return [(method, defense) for method in methods for defense in method.defenses or study.defenses]
-
-
 def _alone(study: Study) -> list[MethodEntry]:
-    """Return the same clients without any exchange."""
+    """Return the same clients without any exchange, for every setting of theirs that has no such run yet."""
     results = []
-    keys = [same_clients(config_of(study, method, UNDEFENDED, study.seeds[0])) for method in study.methods]
+    keys = [same_clients(config_of(study, method, UNDEFENDED, study.settings["seeds"][0])) for method in study.methods]
     known = {key for key, method in zip(keys, study.methods, strict=True) if method.name == ALONE}
     for key, method in zip(keys, study.methods, strict=True):
         if key in known:
@@ -193,28 +204,18 @@ def _alone(study: Study) -> list[MethodEntry]:
         known.add(key)
         settings = {name: value for name, value in method.federation.items() if name not in _STORING}
         measured = {name: value for name, value in method.federation.items() if name == "evaluate_every"}
+        federation = {**measured, **settings, "capture": "none", "keep": ()}
+        axes = {axis: value for axis, value in method.varied.items() if settings.get(axis) == value}
         label = with_values(ALONE, settings)
-        results.append(
-            MethodEntry(
-                label=label,
-                title=label,
-                name=ALONE,
-                options={},
-                federation={**measured, **settings, "capture": "none", "keep": ()},
-                defenses=(UNDEFENDED,),
-                varied={axis: value for axis, value in method.varied.items() if settings.get(axis) == value},
-                keys=method.keys,
-            )
-        )
+        results.append(MethodEntry(label, label, ALONE, {}, federation, varied=axes, keys=method.keys))
     refuse_twice([*results, *study.methods], "method")
     return results
 
 
 def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
     """Return the configuration of a run of a study."""
-    flags = {**study.federation, **method.federation}
     with at(method.keys, method.place_of):
-        config = run_config(method.name, flags, seed)
+        config = run_config(method.name, {**study.federation, **method.federation}, seed)
     return replace(config, options=method.options, defenses=defense.choices)
 
 
@@ -223,24 +224,64 @@ def division_of(config: RunConfig) -> str:
     return _digest(json.dumps({name: plain(getattr(config, name)) for name in DIVIDING}, sort_keys=True))[:12]
 
 
-def prepared(config: RunConfig, execution: Execution) -> Federation:
-    """Return a cell's federation, ready to run."""
+def prepared(config: RunConfig, execution: Execution) -> tuple[str, ...]:
+    """Make a run ready, so that whatever it lacks is refused; return the kinds of payload that leave its clients."""
     import torch
 
-    return prepare(config, torch.device("cpu"), download=execution.download)
+    from fedpriv.sources.run import prepare
+
+    return prepare(config, torch.device("cpu"), download=execution.download).uploads
 
 
-def _checked(method: MethodEntry, defense: DefenseEntry, config: RunConfig, execution: Execution) -> Federation:
-    # Without the defense first: then what is refused with it is the defense's doing.
-    with at(method.keys, method.place_of):
-        federation = prepared(replace(config, defenses=()), execution)
-    if not defense.choices:
-        return federation
-    with at(defense.keys):
-        return prepared(config, execution)
+def sketched(config: RunConfig) -> tuple[str, ...]:
+    """Return the same without data: with images of a usual size, and as many a client as usual."""
+    import torch
+
+    from fedpriv.datasets import DATASETS
+    from fedpriv.datasets.types import Samples
+    from fedpriv.federation.method import ClientSetup
+    from fedpriv.federation.prepared import check_plan, protection_plan
+    from fedpriv.methods import METHODS
+    from fedpriv.models.split import Blueprint
+
+    DATASETS.load(config.dataset)
+    method, pipeline = METHODS.load(config.method), DefensePipeline(build_defenses(config.defenses))
+    options: Any = parse(method.options, config.options, f"options of {method.name}")
+    shape = (3, config.image_size or _SIDE, config.image_size or _SIDE)
+    width, images = (
+        config.width or default_width(config.models, shape),
+        Samples(torch.empty(_IMAGES, 0), torch.zeros(_IMAGES)),
+    )
+    made: list[Any] = [Blueprint(name, shape, 10, width, config.mapping) for name in family(config.models)]
+    made = [pipeline.blueprint(made[k % len(made)]) for k in range(config.clients)]
+    whole: Any = {"model": None, "train": images, "training": config.training, "options": options, "scratch": None}
+    setups = tuple(ClientSetup(client=k, blueprint=blueprint, **whole) for k, blueprint in enumerate(made))
+    check_plan(method, setups, options, has_public=config.public > 0)
+    plan = protection_plan(config, method, setups)
+    pipeline.check(plan)
+    return pipeline.after(plan).uploads
 
 
 # ---------------------------------------------------------------- what a method under a defense gives an attacker
+
+
+def _attacked(
+    study: Study, method: MethodEntry, defense: DefenseEntry, kinds: tuple[str, ...], sent: Sent
+) -> tuple[str | None, tuple[AttackEntry, ...], Sequence[str]]:
+    """Return the kind of upload of a method under a defense, the attacks on it, and a line for each that is left out.
+
+    ``kinds`` leave its clients where there is no defense.
+    """
+    config = config_of(study, method, defense, study.settings["seeds"][0])
+    if defense.choices:
+        with at(defense.keys):
+            kinds = sent(config)
+    if method.name == ALONE or study.attacks == ():
+        return None, (), ()
+    target = _target(method, defense, kinds)
+    entries, refusals = _fitting(study, method, target, defense, config.rounds)
+    _refuse_attacks(study, method, config, entries)
+    return target, entries, refusals
 
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
@@ -260,30 +301,30 @@ def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]
 
 
 def _fitting(
-    study: Study, method: MethodEntry, target: str, defense: DefenseEntry
-) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
+    study: Study, method: MethodEntry, target: str, defense: DefenseEntry, rounds: int
+) -> tuple[tuple[AttackEntry, ...], Sequence[str]]:
     """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
-    chosen = _chosen(study, method)
-    if chosen is None:
-        rounds = config_of(study, method, defense, study.seeds[0]).rounds
+    seen, iterations = study.settings["rounds_seen"], study.settings["iterations"]
+    if study.attacks is None:
         facts = [defense_facts(made) for made in build_defenses(defense.choices)]
         suite = adapted_suite(target, attack_names(target, ()), facts, rounds)
-        made = build_attacks(suite.names, suite.options)
+        kinds = build_attacks(suite.names, {})
+        options = {name: {**suite.options.get(name, {}), **bounded(kind, iterations)} for name, kind in kinds.items()}
         with at(("knowledge",)):
-            kept, refusals = granted(made, [], target, study.card, study.rounds_seen)
-        return tuple(AttackEntry(name, current) for name, current in kept.items()), tuple(refusals)
-    entries = [entry for entry in chosen if target in targets_of(entry.name)]
-    others = [entry for entry in chosen if entry not in entries]
-    if others and (method.attacks or not entries):
+            kept, refusals = granted(build_attacks(suite.names, options), [], target, study.card, seen)
+        return tuple(AttackEntry(name, current) for name, current in kept.items()), refusals
+    entries = tuple(entry for entry in study.attacks if target in targets_of(entry.name))
+    if not entries:
+        first = study.attacks[0]
         raise wrong(
-            others[0].keys,
-            f"attack {others[0].name!r} is on {' or '.join(targets_of(others[0].name))}, but the target of "
+            first.keys,
+            f"attack {first.name!r} is on {' or '.join(targets_of(first.name))}, but the target of "
             f"{method.label!r} is {target!r}; for it there are: {', '.join(attacks_for(target))}",
         )
     for entry in entries:
         with at(("knowledge",) if study.written.get("knowledge") else entry.keys):
-            granted({entry.name: entry.attack}, [entry.name], target, study.card, study.rounds_seen)
-    return tuple(entries), ()
+            granted({entry.name: entry.attack}, [entry.name], target, study.card, seen)
+    return entries, ()
 
 
 def _refuse_attacks(study: Study, method: MethodEntry, config: RunConfig, entries: Sequence[AttackEntry]) -> None:
@@ -296,7 +337,7 @@ def _refuse_attacks(study: Study, method: MethodEntry, config: RunConfig, entrie
         raise wrong(capture, "none: no upload would be stored, so none could be attacked")
     for entry in entries:
         least = entry.attack.needs.min_rounds
-        wanted = max(least, study.rounds_seen or 1) if least > 1 else 1
+        wanted = max(least, study.settings["rounds_seen"] or 1) if least > 1 else 1
         if wanted > config.rounds:
             raise wrong(rounds, f"{config.rounds}: attack {entry.name!r} uses {wanted} rounds of uploads")
         if least > 1 and config.capture == "last":
@@ -304,15 +345,15 @@ def _refuse_attacks(study: Study, method: MethodEntry, config: RunConfig, entrie
 
 
 def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: Execution) -> AttackPlan:
-    rounds_seen = study.rounds_seen if entry.attack.needs.min_rounds > 1 else None
-    settings = {name: getattr(study, name) for name in ("targets", "control", "redact")}
+    settings = {**study.settings, "chunk_rows": execution.chunk_rows}
+    settings["rounds_seen"] = settings["rounds_seen"] if entry.attack.needs.min_rounds > 1 else None
     return plan_of(
         target,
         {entry.name: entry.attack},
         study.card,
-        {**settings, "rounds_seen": rounds_seen, "chunk_rows": execution.chunk_rows},
+        settings,
         seed=seed,
         device=execution.device,
         download=execution.download,
-        numerics=Numerics(study.precision, execution.compiled),
+        numerics=Numerics(settings["precision"], execution.compiled),
     )

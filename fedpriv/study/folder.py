@@ -27,7 +27,7 @@ from fedpriv.pipeline.result_folders import is_result
 from fedpriv.reports import study_files
 from fedpriv.reports.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
 from fedpriv.reports.study_files import Cell as Row
-from fedpriv.study.cells import Cell, Execution, cells_of
+from fedpriv.study.cells import Cell
 from fedpriv.study.grid import Study, parse_study
 from fedpriv.util import files, folders
 from fedpriv.util.config import plain
@@ -47,24 +47,28 @@ PATIENCE = 120.0
 T = TypeVar("T")
 
 
-def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
-    """Make a study's folder, or take up the one that is there; return whether there was one."""
+def claim(path: Path, study: Study, *, command: str, force: bool) -> None:
+    """Make a study's folder, or take up the one that is there with the same study."""
     with folders.writing(path):
         there = (path / STUDY).is_file()
     if there and not force:
         folders.refuse_unmarked(path)
-        before = saved_study(path)
-        names = [spec.name for spec in fields(study) if spec.compare]
-        changed = [name for name in names if getattr(before, name) != getattr(study, name)]
+        before, now = _determining(saved_study(path)), _determining(study)
+        changed = [name for name in now if before[name] != now[name]]
         if changed:
             what = f"{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}"
             raise UserError(f"{path}: holds another study ({what}); choose another out, or force to replace it")
-        return True
+        return
     source = None if study.source == "study" else study.source
     with folders.output(path, "study", force=force):
         about = {"format": FORMAT, "source": source, "command": command, "written": plain(study.written)}
         write_json(path / STUDY, StudyFile.model_validate(about).model_dump(mode="json"))
-    return False
+
+
+def _determining(study: Study) -> dict[str, object]:
+    """Return all that determines a study's results, by name."""
+    names = [spec.name for spec in fields(study) if spec.compare and spec.name != "settings"]
+    return {name: getattr(study, name) for name in names} | dict(study.settings)
 
 
 def read_study(path: Path) -> StudyFile:
@@ -87,13 +91,6 @@ def saved_study(path: Path) -> Study:
 
 
 # ---------------------------------------------------------------- cells.jsonl
-
-
-def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
-    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written."""
-    rows = study_files.read_list(path)
-    targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
-    return cells_of(saved_study(path), targets, execution)
 
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -18,13 +18,25 @@ from fedpriv.pipeline.plan import target_name
 from fedpriv.reports.run_records import ALONE
 from fedpriv.sources.source import read_card
 from fedpriv.study.settings import FLAG_NAMES, attacker_by_default
-from fedpriv.study.written import Keys, Member, MethodMember, at, read_from, read_written, wrong
-from fedpriv.util.compute import Precision
+from fedpriv.study.written import (
+    Keys,
+    Member,
+    MethodMember,
+    WrittenStudy,
+    at,
+    read_from,
+    read_written,
+    refuse_no_grid,
+    wrong,
+)
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
 
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""
+
+ONE_MODEL = "small-cnn"
+"""Architecture of every client where a method needs one for all and none is asked for."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,6 @@ class MethodEntry:
     options: Mapping[str, Any]
     federation: Mapping[str, Any]  # settings in which it differs from the others, or that an axis varies
     target: str | None = None  # kind of upload to attack; None for the first that leaves its clients and has an attack
-    attacks: tuple[AttackEntry, ...] | None = None  # of its own, none where it is trained only; None for the study's
-    defenses: tuple[DefenseEntry, ...] | None = None  # of its own; None for the study's
     varied: Mapping[str, Any] = field(default_factory=dict)  # axis -> value, for what the grid varies
     keys: Keys = field(default=(), compare=False)
 
@@ -74,22 +84,20 @@ UNDEFENDED = DefenseEntry("none", "none", ())
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that determines the results of a study; fields as of :class:`WrittenStudy`, grids expanded."""
+    """Everything that determines the results of a study: grids expanded, and the other settings as they are written."""
 
     federation: Mapping[str, Any]
     methods: tuple[MethodEntry, ...]
     defenses: tuple[DefenseEntry, ...]
-    attacks: tuple[AttackEntry, ...] | None
-    seeds: tuple[int, ...]
+    attacks: tuple[AttackEntry, ...] | None  # none where methods are trained only; None for all that fit
     card: ThreatModel
-    targets: int
-    control: bool
-    local: bool
-    redact: str
-    precision: Precision
-    rounds_seen: int | None
+    settings: Mapping[str, Any]  # seeds, targets, iterations, control, local, redact, precision, rounds_seen
     source: str = field(compare=False)
     written: Mapping[str, Any] = field(compare=False)
+    notes: tuple[str, ...] = field(compare=False)  # on what was chosen for the study
+
+
+_EXPANDED = {"federation", "methods", "defenses", "attacks", "knowledge", "axes"}
 
 
 def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
@@ -102,11 +110,13 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
                 raise wrong(("axes", name), str(unknown_name("axis:", name, FEDERATION)))
             if name in shared:
                 raise wrong(("axes", name), f"{name} is set twice, here and in the federation; drop one")
-        methods = tuple(
-            point
-            for position, entry in enumerate(written.methods)
-            for point in _methods(entry, written.axes, ("methods", position))
-        )
+        notes = []
+        need = [entry.name for entry in written.methods if _needs_one_model(entry, written)]
+        if need and "models" not in {*shared, *written.axes}:
+            shared["models"] = ONE_MODEL
+            notes = [f"models: {ONE_MODEL} for every client, since {need[0]} needs one architecture for all"]
+        numbered = enumerate(written.methods)
+        methods = tuple(point for index, entry in numbered for point in _methods(entry, written.axes, index))
         refuse_twice(methods, "method")
         with at(("knowledge",)):
             defaults = [attacker_by_default({**shared, **entry.federation}) for entry in methods]
@@ -114,14 +124,19 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
         return Study(
             federation=shared,
             methods=methods,
-            defenses=_defenses(written.defenses, ("defenses",)),
-            attacks=_attacks(written.attacks, ("attacks",)),
-            seeds=tuple(written.seeds),
+            defenses=_defenses(written.defenses),
+            attacks=None if written.attacks is None else _attacks(written.attacks, written.iterations),
             card=card,
+            settings=written.model_dump(exclude=_EXPANDED),
             source=source,
             written=values,
-            **written.model_dump(include={"targets", "control", "local", "redact", "precision", "rounds_seen"}),
+            notes=tuple(notes),
         )
+
+
+def _needs_one_model(entry: MethodMember, written: WrittenStudy) -> bool:
+    """True for a method that takes one architecture for all clients, and names none."""
+    return "models" not in entry.options and entry.name in METHODS and METHODS.load(entry.name).homogeneous
 
 
 # ---------------------------------------------------------------- points of grids
@@ -137,12 +152,8 @@ def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str,
     hints = typing.get_type_hints(kind)
     values: dict[str, list[Any]] = {}
     for key, value in options.items():
-        if isinstance(value, list) and (not _takes_list(hints.get(key)) or _nested(value)):
-            if not value:
-                raise wrong((*keys, key), "an empty grid: expected at least one value")
-            for index, item in enumerate(value):
-                if item in value[:index]:
-                    raise wrong((*keys, key, index), f"{item!r} is listed twice")
+        if isinstance(value, list) and (_nested(value) or not _takes_list(hints.get(key))):
+            refuse_no_grid(value, (*keys, key))
             values[key] = value
     return _points(values)
 
@@ -160,11 +171,9 @@ def _points(axes: Mapping[Any, list[Any]]) -> list[dict[Any, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-# ---------------------------------------------------------------- methods
-
-
-def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> list[MethodEntry]:
+def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], index: int) -> list[MethodEntry]:
     """Return every point of the grid of a method."""
+    keys: Keys = ("methods", index)
     with at(keys):
         method = METHODS.load(entry.name)
     known = [spec.name for spec in fields(method.options)]
@@ -181,15 +190,10 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> 
             options[key] = value
     lists = {k: v for k, v in settings.items() if isinstance(v, list) and (k != "keep" or _nested(v))}
     over = lists | {name: values for name, values in axes.items() if name not in settings}
-    defenses = None if entry.defenses is None else _defenses(entry.defenses, (*keys, "defenses"))
-    if entry.name == ALONE:
-        for key in ("target", "attacks", "defenses"):
-            if getattr(entry, key) is not None:
-                raise wrong((*keys, key), f"{entry.name} uploads nothing: it is trained only; drop {key}")
-        defenses = (UNDEFENDED,)
+    if entry.name == ALONE and entry.target is not None:
+        raise wrong((*keys, "target"), f"{ALONE} uploads nothing: it is trained only; drop target")
     with at((*keys, "target")):
         target = None if entry.target is None else target_name(entry.target)
-    attacks = _attacks(entry.attacks, (*keys, "attacks"))
     results = []
     for point, set_ in itertools.product(varied(method.options, options, keys), _points(over)):
         chosen, given, changed = {**options, **point}, settings | set_, point | set_
@@ -198,8 +202,7 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], keys: Keys) -> 
         title = None if entry.label else with_values(method.name, chosen | given)
         shown = changed if entry.label else {"target": target} if target else {}
         label = with_values(entry.label or str(title), shown)
-        settled = _federation(keys, given)
-        results.append(MethodEntry(label, title, entry.name, parsed, settled, target, attacks, defenses, changed, keys))
+        results.append(MethodEntry(label, title, entry.name, parsed, _federation(keys, given), target, changed, keys))
     return results
 
 
@@ -214,61 +217,56 @@ def _federation(keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-# ---------------------------------------------------------------- defenses
-
-
-def _defenses(chains: Sequence[Sequence[Member]], keys: Keys) -> tuple[DefenseEntry, ...]:
-    results = tuple(item for index, chain in enumerate(chains) for item in _chain(chain, (*keys, index)))
-    refuse_twice(results, "defense")
-    return results
-
-
-def _chain(chain: Sequence[Member], keys: Keys) -> list[DefenseEntry]:
-    """Return every point of the grid of defenses that are applied one behind another."""
-    if not chain:
-        return [replace(UNDEFENDED, keys=keys)]
-    places: list[Keys] = [keys if len(chain) == 1 else (*keys, index) for index in range(len(chain))]
-    grids: list[list[dict[str, Any]]] = []
-    for entry, position in zip(chain, places, strict=True):
-        with at(position):
-            grids.append(varied(DEFENSES.load(entry.name), entry.options, position))
-    named = next((entry.label for entry in chain if entry.label), None)
+def _defenses(chains: Sequence[Sequence[Member]]) -> tuple[DefenseEntry, ...]:
+    """Return every point of the grids of defenses, each applied one behind another."""
     results = []
-    for point in itertools.product(*grids):
-        chosen, choices = [], []
-        for entry, given, position in zip(chain, point, places, strict=True):
-            options = {**entry.options, **given}
+    for index, chain in enumerate(chains):
+        keys: Keys = ("defenses", index)
+        if not chain:
+            results.append(replace(UNDEFENDED, keys=keys))
+            continue
+        places: list[Keys] = [keys if len(chain) == 1 else (*keys, link) for link in range(len(chain))]
+        grids: list[list[dict[str, Any]]] = []
+        for entry, position in zip(chain, places, strict=True):
             with at(position):
-                (made,) = build_defenses([DefenseChoice(entry.name, options)])
-            choices.append(DefenseChoice(entry.name, plain(made)))
-            chosen.append(with_values(entry.name, options))
-        title = None if named else " + ".join(chosen)
-        label = with_values(named, {k: v for given in point for k, v in given.items()}) if named else str(title)
-        results.append(DefenseEntry(label, title, tuple(choices), keys))
-    return results
+                grids.append(varied(DEFENSES.load(entry.name), entry.options, position))
+        named = next((entry.label for entry in chain if entry.label), None)
+        for point in itertools.product(*grids):
+            chosen, choices = [], []
+            for entry, given, position in zip(chain, point, places, strict=True):
+                options = {**entry.options, **given}
+                with at(position):
+                    (made,) = build_defenses([DefenseChoice(entry.name, options)])
+                choices.append(DefenseChoice(entry.name, plain(made)))
+                chosen.append(with_values(entry.name, options))
+            title = None if named else " + ".join(chosen)
+            label = with_values(named, {k: v for given in point for k, v in given.items()}) if named else str(title)
+            results.append(DefenseEntry(label, title, tuple(choices), keys))
+    refuse_twice(results, "defense")
+    return tuple(results)
 
 
-# ---------------------------------------------------------------- attacks
-
-
-def _attacks(written: Sequence[Member] | None, keys: Keys) -> tuple[AttackEntry, ...] | None:
-    """Return every point of the grids of attacks."""
-    if written is None:
-        return None
+def _attacks(written: Sequence[Member], iterations: int | None) -> tuple[AttackEntry, ...]:
+    """Return every point of the grids of attacks, of so many iterations where they say nothing else."""
     results: list[AttackEntry] = []
     for index, entry in enumerate(written):
-        position = (*keys, index)
-        with at(position):
+        keys: Keys = ("attacks", index)
+        with at(keys):
             name = ATTACKS.own_name(entry.name)
             kind = ATTACKS.load(name)
         if name in [before.name for before in results]:
-            raise wrong(position, f"attack {entry.name!r} is listed twice")
-        table = entry.options | ({"label": entry.label} if entry.label else {})
-        for point in varied(kind, table, position):
-            with at(position):
+            raise wrong(keys, f"attack {entry.name!r} is listed twice")
+        table = bounded(kind, iterations) | entry.options | ({"label": entry.label} if entry.label else {})
+        for point in varied(kind, table, keys):
+            with at(keys):
                 made = parse(kind, {**table, **point}, f"options of attack {name}")
-            results.append(AttackEntry(name, made, point, position))
+            results.append(AttackEntry(name, made, point, keys))
     return tuple(results)
+
+
+def bounded(kind: Any, iterations: int | None) -> dict[str, Any]:
+    """Return the option of an attack that bounds its search, if it has one and a bound is given."""
+    return {} if iterations is None or kind.budget is None else {kind.budget: iterations}
 
 
 # ---------------------------------------------------------------- labels

@@ -104,21 +104,20 @@ def run_study(
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
     """
-    read_numerics(study.precision, pick_device(execution.device), compiled=execution.compiled)
+    read_numerics(study.settings["precision"], pick_device(execution.device), compiled=execution.compiled)
     cells, notes = lay_out(study, execution)
     for note in notes:
-        listener.say(f"left out: {note}")
+        listener.say(note)
     if shard is not None:
         study_folder.join(out, study, cells, command=command)
         return _run_shard(out, cells, execution, shard, listener)
     study_folder.claim(out, study, command=command, force=force)
     with folders.held(out):
         files.make(out / "runs")
-        if (out / SHARDS).is_dir():
-            study_folder.merge(out, cells)
+        study_folder.merge(out, cells)
         rows = study_folder.standing(out, cells)
         listener.resumable()
-        _carry_out(out, rows, execution, listener, out)
+        _carry_out(out, cells, rows, execution, listener, out)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
 
@@ -129,7 +128,7 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
     with study_folder.at_work(out, shard, mine) as account:
         rows = study_folder.standing(out, mine, study_folder.others(out, shard))
         listener.resumable()
-        _carry_out(out, rows, execution, listener, account)
+        _carry_out(out, mine, rows, execution, listener, account)
         pending = sum(row.status == "pending" for row in read_cells(out))  # while nobody can merge them
 
     def merged() -> Path | None:
@@ -160,16 +159,18 @@ def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells that share a run, by name; their lines are in the folder ``account``, the study's or a shard's."""
+    """Cells that share a run; their lines are in the folder ``account``, the study's or a shard's."""
 
     folder: Path
     account: Path
-    cells: tuple[str, ...]
+    cells: tuple[Cell, ...]
     execution: Execution
 
 
-def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: Listener, account: Path) -> None:
-    """Work off what is pending. Where a process is killed, the cells at work fail, and others go on with the rest."""
+def _carry_out(
+    path: Path, cells: Sequence[Cell], rows: list[Row], execution: Execution, listener: Listener, account: Path
+) -> None:
+    """Work off what is pending of cells, ``rows``. Where a process is killed, its cells fail, and others do the rest."""
     places = {row.cell: index for index, row in enumerate(rows)}
     doing: dict[str, str] = {}
     study_folder.save_rows(account, rows)
@@ -186,28 +187,28 @@ def _carry_out(path: Path, rows: list[Row], execution: Execution, listener: List
             if step is None:
                 listener.say(f"[{done}/{len(rows)}] {outcome(row)}")
 
-        while pending := [row for row in rows if row.status == "pending"]:
-            parts: dict[str, list[str]] = {}
-            for row in pending:
-                parts.setdefault(row.run, []).append(row.cell)
+        while pending := [cell for cell, row in zip(cells, rows, strict=True) if row.status == "pending"]:
+            runs: dict[str, list[Cell]] = {}
+            for cell in pending:
+                runs.setdefault(cell.run, []).append(cell)
+            parts = [Part(path, account, tuple(some), execution) for some in runs.values()]
             try:
                 with Pool(min(execution.workers, len(parts)), execution.patience, hear=enter) as pool:
-                    for _ in pool.map(perform, [Part(path, account, tuple(c), execution) for c in parts.values()]):
+                    for _ in pool.map(perform, parts):
                         pass
                 break
             except WorkerKilled as error:
-                for row in [row for row in rows if row.cell in doing] or pending[:1]:
+                for name in [cell.name for cell in pending if cell.name in doing] or [pending[0].name]:
+                    row = rows[places[name]]
                     enter(row.model_copy(update={"status": "failed", "error": str(error)}), None)
 
 
 def perform(part: Part, relay: Relay) -> None:
     """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
-    folder, account = part.folder, part.account
-    cells = {cell.name: cell for cell in study_folder.saved_cells(folder, part.execution)}
+    folder, account, cells = part.folder, part.account, part.cells
     command = str(study_folder.read_study(folder).command)
-    chosen = [cells[name] for name in part.cells]
     besides = [item for item in accounts(folder) if item != account]
-    for cell, row in zip(chosen, study_folder.standing(folder, chosen, besides), strict=True):
+    for cell, row in zip(cells, study_folder.standing(folder, cells, besides), strict=True):
         errors: list[str] = []
         relay.tell(row, "training")
         with _noting(account, cell, errors):

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MinLen
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Strict,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Strict, StringConstraints, ValidationError
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.datasets.partition import MAX_SEED
@@ -37,18 +28,22 @@ from fedpriv.util.registry import split_reference
 Keys = tuple[str | int, ...]
 """Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
 
-
-# ---------------------------------------------------------------- places of errors
+QUICK: Mapping[str, Any] = {"rounds": 4, "targets": 6, "iterations": 40}
+"""Settings of a study that only shows whether everything works."""
 
 
 class Misplaced(UserError):
-    """An error whose message begins with the path of a key."""
+    """An error whose message begins with the path of a key; ``said`` is the message without it."""
+
+    said = ""
 
 
 def wrong(keys: Keys, message: str) -> Misplaced:
     """Return the error that says what is wrong with a key: ``methods[2].lr: ...``."""
     path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
-    return Misplaced(f"{path}: {message}", keys=keys)
+    error = Misplaced(f"{path}: {message}", keys=keys)
+    error.said = message
+    return error
 
 
 @contextlib.contextmanager
@@ -120,81 +115,23 @@ def parse_entry(text: str) -> dict[str, Any]:
 
 def parse_chain(text: str) -> list[dict[str, Any]]:
     """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``."""
-    return [parse_entry(part) for part in _BEHIND.split(text)]
+    return [] if text == "none" else [parse_entry(part) for part in _BEHIND.split(text)]
 
 
 # ---------------------------------------------------------------- the model
 
-
-class _Refused(ValueError):
-    """Carries an error of ours through pydantic, which adds where it is."""
-
-    def __init__(self, message: str, keys: Keys = ()) -> None:
-        super().__init__(message)
-        self.keys = keys
-
-
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    try:
-        return parse(text)
-    except UserError as error:
-        raise _Refused(str(error), error.keys) from error
-
-
-def _distinct(values: list[Any] | None) -> list[Any] | None:
-    for index, value in enumerate(values or ()):
-        if value in (values or ())[:index]:
-            raise _Refused(f"{shown(value)} is listed twice", (index,))
-    return values
-
-
-def _grid(values: Any) -> Any:
-    if not isinstance(values, list):
-        raise _Refused(f"expected a list of values, got {shown(values)}")
-    if not values:
-        raise _Refused("an empty grid: expected at least one value")
-    return _distinct(values)
-
-
-def _listed(value: Any) -> Any:
-    return value if value is None or isinstance(value, (list, tuple)) else [value]
-
-
-def _chain(value: Any) -> Any:
-    if isinstance(value, str):
-        return [] if value == "none" else _parsed(parse_chain, value)
-    if value in ([], ()):
-        raise _Refused('an empty list of defenses; write "none" for no defense')
-    return _listed(value)
-
-
-def _attacked(value: Any) -> Any:
-    if value in ([], ()):
-        raise _Refused('an empty list: nothing would be attacked; write "none" to train only, "all" for all that fit')
-    return None if value == "all" else [] if value == "none" else value
-
-
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Number = Annotated[int, Strict(), Ge(1)]
+_Flag = Annotated[bool, Strict()]
 
 
 class Member(BaseModel):
-    """A method, defense or attack: a table with a name, or one word for such a table; other keys are its own options."""
+    """A method, defense or attack: a table with a name; other keys are its own options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: _Text
     label: _Text | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _table(cls, value: Any) -> Any:
-        value = _parsed(parse_entry, value) if isinstance(value, str) else value
-        if not isinstance(value, Mapping):
-            raise _Refused(f"expected a name or a table with one, got {shown(value)}")
-        if not isinstance(value.get("name"), str):
-            raise _Refused('needs a name: { name = "..." }')
-        return value
 
     @property
     def options(self) -> dict[str, Any]:
@@ -202,16 +139,10 @@ class Member(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-_Chains = Annotated[list[Annotated[list[Member], BeforeValidator(_chain)]], MinLen(1)]
-_Attacks = Annotated[list[Member] | None, BeforeValidator(_attacked)]
-
-
 class MethodMember(Member):
     """A method; its own options may stand in ``option``, which sets them apart from settings of the federation."""
 
     target: _Text | None = None
-    attacks: _Attacks = None
-    defenses: _Chains | None = None
     option: dict[str, Any] = {}
 
 
@@ -222,39 +153,68 @@ class WrittenStudy(BaseModel):
 
     federation: dict[str, Any] = {}
     methods: Annotated[list[MethodMember], MinLen(1)] = [MethodMember(name="fedre")]
-    defenses: _Chains = [[]]
-    attacks: _Attacks = None
-    seeds: Annotated[
-        list[Annotated[int, Strict(), Ge(0), Le(MAX_SEED)]],
-        MinLen(1),
-        BeforeValidator(_listed),
-        AfterValidator(_distinct),
-    ] = [0]
+    defenses: Annotated[list[list[Member]], MinLen(1)] = [[]]
+    attacks: list[Member] | None = None
+    seeds: Annotated[list[Annotated[int, Strict(), Ge(0), Le(MAX_SEED)]], MinLen(1)] = [0]
     knowledge: dict[str, Any] = {}
-    targets: _Number = 48
-    control: Annotated[bool, Strict()] = True
-    local: Annotated[bool, Strict()] = True
+    targets: _Number | None = None
+    iterations: _Number | None = None
+    control: _Flag = True
+    local: _Flag = True
     redact: Literal["none", "blur", "omit"] = "none"
     precision: Precision = "float32"
     rounds_seen: _Number | None = None
-    axes: dict[str, Annotated[list[Any], BeforeValidator(_grid)]] = {}
+    axes: dict[str, list[Any]] = {}
 
 
 def read_written(values: Mapping[str, Any]) -> WrittenStudy:
     """Check a study's shape."""
+    tables = dict(values)
+    if isinstance(tables.get("seeds"), int):
+        tables["seeds"] = [tables["seeds"]]
+    if tables.get("attacks") in ("all", "none"):
+        tables["attacks"] = None if tables["attacks"] == "all" else []
+    elif tables.get("attacks") == []:
+        text = 'an empty list: nothing would be attacked; write "none" to train only, "all" for all that fit'
+        raise wrong(("attacks",), text)
+    for name, parse in (("methods", parse_entry), ("defenses", parse_chain), ("attacks", parse_entry)):
+        if isinstance(tables.get(name), (list, tuple)):
+            tables[name] = [_table(entry, parse, (name, index)) for index, entry in enumerate(tables[name])]
     try:
-        return WrittenStudy.model_validate(dict(values))
+        written = WrittenStudy.model_validate(tables)
     except ValidationError as error:
         first = error.errors()[0]
         keys, message = tuple(first["loc"]), first["msg"][0].lower() + first["msg"][1:]
-        inner = first.get("ctx", {}).get("error")
-        if isinstance(inner, _Refused):
-            raise wrong((*keys, *inner.keys), str(inner)) from error
         if first["type"] == "extra_forbidden":
             raise wrong(keys, str(unknown_name("key of a study:", str(keys[-1]), WrittenStudy.model_fields))) from error
         if first["type"] == "too_short":
             raise wrong(keys, "an empty list: nothing would run") from error
         raise wrong(keys, f"{message}, got {shown(first['input'])}") from error
+    for keys, points in (("seeds",), written.seeds), *((("axes", name), axis) for name, axis in written.axes.items()):
+        refuse_no_grid(points, keys)
+    return written
+
+
+def _table(entry: Any, parse: Callable[[str], Any], keys: Keys) -> Any:
+    """Return the table, or of defenses the list of tables, that an entry of a list stands for."""
+    with at(keys):
+        if isinstance(entry, str):
+            return parse(entry)
+    if parse is not parse_chain:
+        return entry
+    if entry in ([], ()):
+        raise wrong(keys, 'an empty list of defenses; write "none" for no defense')
+    chain = entry if isinstance(entry, (list, tuple)) else [entry]
+    return [_table(link, parse_entry, (*keys, index)) for index, link in enumerate(chain)]
+
+
+def refuse_no_grid(values: list[Any], keys: Keys) -> None:
+    """Check the values of a grid: at least one, each once."""
+    if not values:
+        raise wrong(keys, "an empty grid: expected at least one value")
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise wrong((*keys, index), f"{shown(value)} is listed twice")
 
 
 # ---------------------------------------------------------------- settings over a file
@@ -264,12 +224,12 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     """Return a study in which settings take the place of what a file says."""
     result: dict[str, Any] = dict(values)
     for name, value in sorted(settings.items(), key=lambda item: item[0] != "federation"):
-        plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        given: Any = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
         if name in WrittenStudy.model_fields and name not in ("federation", "axes"):
-            result[name] = _from_texts(name, plain)
+            result[name] = _from_texts(name, given)
             continue
         table = name if name in ("federation", "axes") else "federation"
-        given: Any = plain if name == "federation" else parse_axes(plain) if name == "axes" else {name: plain}
+        given = given if name == "federation" else parse_axes(given) if name == "axes" else {name: given}
         if not isinstance(result.get(table, {}), Mapping):
             raise wrong((table,), f"expected a table, got {shown(result[table])}")
         result[table] = {**result.get(table, {}), **given}
@@ -281,7 +241,7 @@ def _from_texts(name: str, value: Any) -> Any:
     if name == "knowledge":
         return mapping("knowledge", value)
     listed = [value] if isinstance(value, str) else value
-    if name in ("redact", "precision") or not isinstance(listed, list):
+    if name not in ("methods", "defenses", "attacks", "seeds") or not isinstance(listed, list):
         return value
     if not all(isinstance(item, str) for item in listed):
         return listed

@@ -90,6 +90,12 @@ def count(rows: Iterable[Entry]) -> dict[str, Count]:
     return totals
 
 
+_PAIRS = (
+    "pairs, each a client and a class that it holds (10 clients that hold 3 classes each: pairs 30); "
+    "or leave classes out, and they are counted from data"
+)
+
+
 @dataclass(frozen=True)
 class FederationSizes:
     """Sizes of a federation in a settled round (not the first); what is unknown is None."""
@@ -123,6 +129,6 @@ class FederationSizes:
         """Return a fact that a method cannot do without."""
         value = getattr(self, name)
         if value is None:
-            given = " or ".join(arguments or (name,))
+            given = _PAIRS if name == "pairs" else " or ".join(arguments or (name,))
             raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value

@@ -112,7 +112,7 @@ def test_a_chunk_that_a_gpu_cannot_hold_is_halved_and_said(most):
     failed = [size for size in asked if size > most]
     assert failed == [size for size in (24, 12, 6, 3, 2) if size > most][: len(failed)]
     assert len(told) == len(failed)
-    assert told[0].startswith("the GPU's memory is too small for 24 rows of the attack at a time; going on with 12 (")
+    assert told[0].startswith("the GPU's memory is too small for 24 candidates at a time; going on with 12 (")
     assert told[0].endswith("(chunk_rows=12 starts with that)")
     assert seen[-1] == 1
     assert all(0 <= share <= 1 for share in seen)
@@ -127,7 +127,9 @@ def test_a_gpu_that_cannot_hold_one_row_says_so():
 
 def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
     monkeypatch.setattr(compute, "free_memory", lambda: 10_000)
-    with pytest.raises(UserError, match=r"^24 rows .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"):
+    with pytest.raises(
+        UserError, match=r"^24 candidates .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"
+    ):
         solve(chunk_rows=100, bytes_per_row=1000, solver=None)
     with pytest.raises(UserError, match=r"; a smaller image_size would fit$"):
         solve(bytes_per_row=20_000)

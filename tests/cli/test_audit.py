@@ -54,8 +54,7 @@ def finished(tmp_path_factory):
     lines = standing(home / "out", cells)
     save_rows(home / "out", lines)
     for place in (0, 1, 2, 4):
-        name = cells[place].name
-        work_on(home / "out", name, lambda row, doing, place=place: lines.__setitem__(place, row))
+        work_on(home / "out", cells[place], lambda row, doing, place=place: lines.__setitem__(place, row))
     save_rows(home / "out", lines)
     assert run(["audit", str(home / "study.toml"), "--out", str(home / "out"), "--quiet"]) == 0
     return home
@@ -153,7 +152,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
 
     def work():
         told.clear()
-        work_on(out, cells[0].name, lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
+        work_on(out, cells[0], lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
     files.mark(out / "runs" / cells[0].run, "run")

@@ -66,6 +66,15 @@ def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsy
     assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
 
 
+def test_pairs_are_explained_by_an_example_that_works(capsys):
+    sizes = ("--method", "fedgh", "--classes", "10", "--width", "128", "--clients", "10")
+    told = refused(capsys, *sizes)
+    assert "a client and a class that it holds" in told
+    assert "10 clients that hold 3 classes each: pairs 30" in told
+    counts = cost(capsys, *sizes, "--pairs", "30")["methods"][0]["communication"]["paper"]
+    assert counts["upload_scalars_per_round"] == 30 * 128
+
+
 def test_options(capsys):
     sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
     plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]

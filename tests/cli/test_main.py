@@ -32,21 +32,32 @@ def attacked(tmp_path_factory):
 # ---------------------------------------------------------------- help
 
 
-def test_every_command_explains_itself_without_torch():
+def test_help_and_words_come_without_torch():
+    """Of all commands at most 15 options in --help; words of the field lead somewhere, as names and as targets."""
     code = """
 import sys
 from fedpriv.cli.main import run
 for name in sys.argv[1:]:
     run([name, "--help"])
-    assert "torch" not in sys.modules, name
     print(end="\\f")
-assert run(["attack", "--target", "entangeld"]) == 2
+run(["attack", "--help-all"])
+run(["explain", "TPR at 1 % FPR"])
+for target in ("gradient", "weights", "embeddings", "entangeld"):
+    assert run(["attack", "--target", target]) == 2
+assert run(["explain", "gradint"]) == 2
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
-    for name, told in zip(COMMANDS, done.stdout.split("\f")[:-1], strict=True):
-        assert f"fedpriv {name} " in told
-        assert "--json" in told
+    *pages, rest = done.stdout.split("\f")
+    for name, page in zip(COMMANDS, pages, strict=True):
+        assert f"fedpriv {name} " in page
+        assert "--json" in page
+        assert page.count("\n│ --") + page.count("\n│    --") + page.count("\n│ *") <= 15, name
+    assert "--weight-decay" in rest
+    assert "Share of members" in rest
+    hints = [line.partition("did you mean ")[2].partition("?")[0] for line in done.stderr.splitlines()]
+    assert hints[:4] == ["'model'", "'model'", "'representation'", "'entangled'"]
+    assert hints[4].startswith("'gradient'")
 
 
 # ---------------------------------------------------------------- list

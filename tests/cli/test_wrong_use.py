@@ -49,10 +49,10 @@ CASES = [
     (f"{ENTANGLED} --run run", "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
     (f"{WHOLE} --attack decoder", "attack 'decoder' needs attacker_data=same_domain"),
     (f"{WHOLE} --knowledge attacker_data=same_domain", "no images are set aside for the attacker; pass auxiliary 0.5"),
-    (f"{WHOLE} --knowledge extractor=shadow", "grant attacker_data too"),
+    (f"{WHOLE} --knowledge extractor=shadow", "attacker_data too"),
     # data
     (f"{DATA} --partition pathological --classes-per-client 4", "use assignment='random', which takes any number"),
-    (f"{DATA} --partition iid --least-per-client 500", "holds 179 samples, fewer than least_per_client=500"),
+    (f"{DATA} --partition iid --least-per-client 500", "has 179 samples, fewer than least_per_client=500"),
     # cost
     (f"{COST} --method fedgh", "pairs"),
     ("cost --method fedgg", "did you mean 'fedgh'"),

@@ -42,10 +42,13 @@ class Killed(Exception):
     ids=["fedre", "fedproto-half", "fedavg-every-second", "fedre-fixed"],
 )
 def test_killed_at_any_client_step_a_run_resumes_to_the_same_bytes(config, tmp_path):
-    whole = trained(tmp_path / "whole", config)
-    expected = files(whole.path)
+    whole, told = RunDirectory.create(tmp_path / "whole", config), []
     federation = prepare(config, CPU)
-    steps = config.rounds * len(federation.participants(1))
+    run(federation, whole, run_clients, lambda *news: told.append(news))
+    expected = files(whole.path)
+    # Each client's part, the server's and each client's evaluation is a step.
+    steps = config.rounds * (len(federation.participants(1)) + 1 + config.clients)
+    assert ({planned for _, planned, _ in told}, {done for done, _, _ in told}) == ({steps}, {*range(1, steps + 1)})
     for fatal in {1, 3, steps // 2, steps - 1, steps}:
         path = tmp_path / f"killed-{fatal}"
         directory = RunDirectory.create(path, config)

@@ -135,7 +135,7 @@ def test_of_class_outputs_alone_a_whole_model_is_fitted(worlds, quick):
 
 
 def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick):
-    with pytest.raises(UserError, match=r"extractor=shadow: .* grant attacker_data=same_domain too"):
+    with pytest.raises(UserError, match=r"extractor=shadow: .* attacker_data=same_domain"):
         granted(worlds("fd", auxiliary=0.4), "logits", but(SHADOW, attacker_data="none"))
 
 

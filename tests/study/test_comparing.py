@@ -45,7 +45,8 @@ def test_a_result_and_itself_differ_in_nothing(home):
     found = fedpriv.compare(home / "a", home / "a")
     assert {row["verdict"] for row in found.rows} == {"not told from noise"}
     assert found.settings == ()
-    assert "changed: no setting that is stored" in str(found)
+    assert str(found) == "both are the same: 2 results, with equal figures"
+    assert not fedpriv.compare(home / "a", home / "b").same
 
 
 def test_other_knowledge_is_not_compared(home):

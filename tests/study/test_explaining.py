@@ -4,7 +4,7 @@ import pytest
 from command_line import call
 
 import fedpriv
-from fedpriv.attacks import ATTACKS
+from fedpriv.attacks import ATTACKS, TARGETS
 from fedpriv.claims import claims
 from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
@@ -12,6 +12,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.reports.page import attack_pages
 from fedpriv.uploads import PAYLOADS
+from fedpriv.util.glossary import find_word, words
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 
@@ -43,9 +44,26 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
     ],
 )
 def test_an_explanation_holds_the_facts_the_text_and_the_paper(name, kind, parts):
-    told = str(fedpriv.explain(name))
-    assert told.startswith(f"# {name} ({kind})\n")
-    assert [part for part in parts if part not in told] == []
+    explanation = fedpriv.explain(name)
+    whole = explanation._repr_markdown_()
+    assert whole.startswith(f"# {name} ({kind})\n")
+    assert [part for part in parts if part not in whole] == []
+    lines = str(explanation).splitlines()
+    assert lines[0] == f"{name} ({kind})"
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_words_of_reports_have_entries_of_two_to_four_lines():
+    spellings = [name for word in words() for name in word.names]
+    assert all(name in find_word(name).names for name in spellings), "two entries have one spelling"
+    for word in words():
+        title, blank, *lines = str(fedpriv.explain(word.names[0])).splitlines()
+        assert (title, blank) == (word.names[0], "")
+        assert 2 <= len(lines) <= 4, title
+        assert word.target in ("", *TARGETS)
+    for name in ("PSNR", "shuffled control", "white_box", "AUC", "local-work sweep", "Gradients"):
+        assert fedpriv.explain(name).kind == "words"
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
@@ -56,6 +74,7 @@ def test_a_member_by_reference_is_explained_under_its_own_name():
 def test_a_name_that_nothing_has_is_one_line(capsys):
     code, _, err = call(capsys, "explain", "fedgg")
     assert code == 2
-    assert err == "fedpriv: nothing is called 'fedgg'; did you mean 'fedgh'? fedpriv list KIND lists what there is\n"
+    assert err.startswith("fedpriv: nothing is called 'fedgg'; did you mean 'fedgh' or ")
+    assert err.endswith("? fedpriv list KIND lists what there is\n")
     with pytest.raises(fedpriv.UserError, match="expected a name"):
         fedpriv.explain(["fedgh"])

@@ -1,5 +1,6 @@
 """Studies are read, what is wrong is told with the path of its key, and grids become cells."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -84,13 +85,6 @@ def test_a_defense_that_changes_the_kind_of_upload_changes_the_target():
     assert [cell.target for cell in cells] == ["prototype", "entangled"]
 
 
-def test_a_method_may_have_defenses_and_attacks_of_its_own():
-    methods = ["fedgh", {"name": "fd", "defenses": ["count-floor"], "attacks": ["membership"]}]
-    cells = attacked({"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY))
-    assert [cell.defense.label for cell in cells] == ["entangle", "count-floor"]
-    assert [name for cell in cells for name, _, _ in results(cell)] == ["dip", "membership"]
-
-
 def test_attacks_that_read_every_extractor_have_every_round_kept():
     values = {"methods": ["fedallrep", "fedre"], "attacks": ["all-rounds", "unmix"]}
     values |= {"federation": {**QUICK_DATA, "rounds": 3, "per_class": 20, "clients": 4, "keep": [2]}}
@@ -107,7 +101,7 @@ def test_flags_and_file_describe_the_same_study(tmp_path):
     flagged, _ = read_asked(None, flags)
     assert flagged == written
     over, _ = read_asked(tmp_path / "study.toml", {"seeds": ("7",), "rounds": 9})
-    assert (over.seeds, over.federation["rounds"], over.federation["clients"]) == ((7,), 9, 4)
+    assert (over.settings["seeds"], over.federation["rounds"], over.federation["clients"]) == ([7], 9, 4)
 
 
 def test_the_example_study_can_be_run():
@@ -214,6 +208,58 @@ def test_what_the_study_lists_is_not_added_and_nothing_is_where_it_says_so(text,
     assert [label for _, label, _ in alone(text)] == labels
 
 
+# ---------------------------------------------------------------- what is chosen for a study
+
+
+def test_one_model_is_chosen_where_a_method_needs_one_and_defenses_that_do_not_fit_are_left_out():
+    values = {"methods": ["fedproto", "fedre", "fedavg"], "defenses": ["none", "hide-labels"], "attacks": "all"}
+    for sketch in (False, True):
+        cells, notes = lay_out(load_study(values | tomllib.loads(TINY)), Execution(), sketch=sketch)
+        assert {cell.config.models for cell in cells} == {"small-cnn"}
+        assert [cell.name for cell in cells if cell.defense.choices] == ["fedre--hide-labels--s0"]
+        assert len(cells) == 3 + 1 + 1
+        assert notes[0] == "models: small-cnn for every client, since fedavg needs one architecture for all"
+        assert [note.split(":")[:2] for note in notes if "under" in note] == [
+            ["left out", f" {name} under hide-labels"] for name in ("fedproto", "fedavg")
+        ]
+    without = load_study({"methods": ["fedproto", "fedre"]})
+    assert "models" not in without.federation
+
+
+def test_iterations_and_targets_reach_every_attack_but_those_that_say_otherwise():
+    flags = {"targets": 3, "iterations": 7, "rounds": 2, **QUICK_DATA, "per_class": 20, "clients": 4}
+    named, _ = read_asked(None, {**flags, "methods": "fedgh", "attacks": "dip,pixels:iterations=9,membership"})
+    every, _ = read_asked(None, {**flags, "methods": "fedavg"})
+    for study, expected in ((named, {"dip": 7, "pixels": 9}), (every, None)):
+        plans = [plan for cell in lay_out(study, Execution(), sketch=True)[0] for plan in cell.plans]
+        found = {name: getattr(made, made.budget) for plan in plans for name, made in plan.attacks.items()}
+        assert {plan.n_targets for plan in plans} == {3}
+        assert found == (expected or dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), 7))
+
+
+def test_quick_is_beneath_flags_and_over_a_file(capsys, tmp_path):
+    (tmp_path / "study.toml").write_text("targets = 30\n[federation]\nrounds = 50\n")
+    quick, _ = read_asked(tmp_path / "study.toml", {"quick": True, "targets": 9})
+    assert (quick.federation["rounds"], quick.settings["targets"], quick.settings["iterations"]) == (4, 9, 40)
+    code, _, err = call(capsys, "audit", "study.toml", "--quick", "--targets", "9", "--dry-run")
+    assert (code, err) == (0, "quick: rounds 4, iterations 40\n")
+
+
+def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
+    flags = ["--dataset", "folder", "--data-dir", "gone", "--rounds", "3", "--clients", "4", "--participation", "0.5"]
+    flags += ["--methods", "fedgh", "--attacks", "dip:iterations=10,membership", "--targets", "5", "--seeds", "0,1"]
+    code, out, _ = call(capsys, "audit", *flags, "--dry-run", "--json")
+    assert code == 0
+    cells = json.loads(out)["cells"]
+    assert [(cell["client_steps"], cell["attack_steps"]) for cell in cells] == [(6, 2 * 5 * 10)] * 2 + [(6, 0)] * 2
+    code, out, _ = call(capsys, "audit", *flags, "--dry-run")
+    assert "4 cells: 24 client steps, at most 200 attack iterations" in out
+    assert list(tmp_path.iterdir()) == []
+    code, _, err = call(capsys, "audit", *flags)
+    assert code == 2
+    assert "image folder not found" in err
+
+
 # ---------------------------------------------------------------- what is refused, and where
 
 
@@ -224,9 +270,9 @@ WRONG = [
     ('methods = [{ name = "fedgh", lr = -1 }]', "methods[0].lr: federation flags: training.learning_rate"),
     ('methods = ["fedproto", "fedproto"]', "methods[1]: method 'fedproto' is there twice"),
     ('methods = ["local"]', "methods[0]: local uploads nothing, so nothing would be attacked"),
-    ('methods = ["fd", { name = "local", attacks = ["dip"] }]', "methods[1].attacks: local uploads nothing: it is tr"),
+    ('methods = ["fd", { name = "local", target = "logits" }]', "methods[1].target: local uploads nothing: it is trai"),
     ("local = 1", "local: input should be a valid boolean, got 1"),
-    ('methods = ["fedavg"]\n[federation]\nclients = 4', "methods[0]: method 'fedavg' needs one architecture"),
+    ('methods = ["fedavg"]\n[federation]\nclients = 4\nmodels = "small"', "methods[0]: method 'fedavg' needs one archit"),
     ('[[methods]]\nname = "fedgh"\ntarget = "model"', "methods[0].target: clients of 'fedgh' upload no 'model'"),
     ("\n\nmethods = []", "methods: an empty list"),
     ("sedes = [1]", "sedes: unknown key of a study: 'sedes'; did you mean 'seeds'"),
@@ -241,10 +287,9 @@ WRONG = [
     ('defenses = [\n{ name = "noise", scale = [0.1, -1] }]', "defenses[0].scale: options of defense noise: scale"),
     ('defenses = ["noise:scael=1"]', "defenses[0].scael: options of defense noise: unknown key 'scael'"),
     ('defenses = ["none", ["clip", { name = "noise", kind = "x" }]]', "defenses[1][1].kind: options"),
-    ('methods = ["fedgh"]\ndefenses = ["none",\n"hide-labels"]', "defenses[1]: defense 'hide-labels'"),
+    ('methods = ["fedgh"]\ndefenses = [\n"hide-labels"]', "defenses[0]: defense 'hide-labels'"),
     ('attacks = ["dipp"]', "attacks[0]: unknown attack 'dipp'; did you mean 'dip'"),
     ('methods = ["fedgh"]\nattacks = ["dip",\n "dlg"]', "attacks[1]: attack 'dlg' is on"),
-    ('methods = [{ name = "fedgh", attacks = ["dlg"] }]', "methods[0].attacks[0]: attack 'dlg' is on"),
     ('attacks = [\n{ name = "dip", iteration = 3 }]', "attacks[0].iteration: options of attack dip"),
     ('attacks = [{ name = "dip", iterations = [3, 3] }]', "attacks[0].iterations[1]: 3 is listed twice"),
     ('methods = ["fedre"]\nattacks = ["unmix"]\n[federation]\nclients=4\nrounds = 1', "federation.rounds: 1: attack"),
@@ -263,7 +308,7 @@ WRONG = [
     ),
     ('defenses = ["noise:scale=1,scale=2"]', "defenses[0]: 'noise:scale=1,scale=2': 'scale' is given twice"),
     ("[axes]\nalpa = [0.1, 1]", "axes.alpa: unknown axis: 'alpa'; did you mean 'alpha'?"),
-    ("[axes]\nalpha = 0.1", "axes.alpha: expected a list of values, got 0.1"),
+    ("[axes]\nalpha = 0.1", "axes.alpha: input should be a valid list, got 0.1"),
     ("[axes]\nalpha = [1, 1]", "axes.alpha[1]: 1 is listed twice"),
     ("federation.alpha = 1\n[axes]\nalpha = [1, 2]", "axes.alpha: alpha is set twice, here and in the federation"),
     ('methods = [{ name = "fedre", mechanism = ["VAP", "XAP"] }]', "methods[0].mechanism: options of method fedre"),
@@ -276,7 +321,7 @@ def test_wrong_studies_are_refused_with_the_path_of_the_key(capsys, tmp_path):
     for text, complaint in WRONG:
         (tmp_path / "study.toml").write_text(text + "\n")
         data = () if "dataset" in text else DIGITS  # flags win over the file
-        code, out, err = call(capsys, "audit", "study.toml", *data, "--per-class", "20", "--dry-run")
+        code, out, err = call(capsys, "audit", "study.toml", *data, "--per-class", "20")
         right = complaint in err and (code, out) == (2, "") and err.startswith("fedpriv: study.toml")
         if not right or err.count("\n") != 1 or [path.name for path in tmp_path.iterdir()] != ["study.toml"]:
             bad.append((text, complaint, err))

@@ -237,7 +237,7 @@ def test_mixtures_of_several_rounds_are_unmixed():
         ({"groups": [0.5, 1]}, "groups: 0.5 of client 0; expected a text or a whole number"),
         ({"target": "entangled", "attacks": "unmix", "uploads": [MIXTURE, MIXTURE]},
          r"uploads: of 1 round\(s\), but attack 'unmix' uses 2; expected a list of rounds, each a list of uploads"),
-        ({"knowledge": {"attacker_data": "same_domain"}}, "grants what was not handed in; public would give it"),
+        ({"knowledge": {"attacker_data": "same_domain"}}, "assumes what was not handed in; public would give it"),
         ({"seed": -1}, "seed=-1"),
         ({"iteration": 3}, "unknown argument 'iteration'; did you mean 'iterations'"),
     ],

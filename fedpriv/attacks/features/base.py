@@ -274,7 +274,7 @@ class AllRoundsInversion(RecoverThenInvert):
                 versions.append(_Version(seen.round, rows, extractor, knowledge.defended.get(where)))
         if len(versions) < 2:
             raise UserError(
-                f"attack {self.name!r}: of client {newest.client} there is one round with the same rows and an extractor; "
+                f"attack {self.name!r}: of client {newest.client} one round has the same targets and an extractor; "
                 "expected two at least"
             )
         number = min(self.rounds, len(versions))

@@ -92,7 +92,7 @@ class UnmixedInversion(RecoverThenInvert):
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
-    summary = "class means unmixed from many rounds of mixtures, then inverted"
+    summary = "class prototypes recovered from several entangled rounds, then inverted"
     version = 8
     targets = MIXTURES
     needs = Needs(min_rounds=2)

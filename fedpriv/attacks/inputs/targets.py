@@ -135,7 +135,7 @@ def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> Non
     """Refuse where there is no extractor for an attacked client, naming the first."""
     for client in sorted({target.client for target in targets} - set(knowledge.extractors)):
         raise UserError(
-            f"no extractor of client {client} was handed over, though the threat model grants "
+            f"no extractor of client {client} was handed over, though the threat model assumes "
             f"extractor={knowledge.card.extractor}; expected one for each attacked client"
         )
 

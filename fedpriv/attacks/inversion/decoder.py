@@ -32,7 +32,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
-from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, ThreatModel
+from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, Stages, ThreatModel
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
@@ -62,6 +62,9 @@ _TIMES, _DRAWN_ROWS = 8, 4000
 _RATE, _PIXEL_RATE, _FULL = 0.3, 0.02, 300
 """First step sizes of Adam in fitting, over coordinates and over pixels, which fall to zero along half a cosine; steps from
 which on a fit over coordinates takes its full one."""
+
+_LONGER = 1.5
+"""Steps of a fit for each step of training, where nobody says how many."""
 
 _FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
 """Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
@@ -96,18 +99,18 @@ class DecoderInversion(Attack):
     mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16 x 16.
 
     Attributes:
-        refine_steps: of the fit; 0 for none.
+        refine_steps: of the fit; 0 for none, None for one and a half times ``iterations``.
         iterations: most training steps of a decoder.
         width: outputs of each client's input layer; the body is twice as wide.
     """
 
-    refine_steps: Annotated[int, Ge(0)] = 600
+    refine_steps: Annotated[int, Ge(0)] | None = None
     iterations: Annotated[int, Ge(1)] = 400
     width: Annotated[int, Ge(16)] = 256
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 6
+    version = 7
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -128,7 +131,11 @@ class DecoderInversion(Attack):
         targets, device = problem.targets, problem.device
         require_extractors(problem.knowledge, targets)
         vectors = uploaded_vectors(problem)
-        clients, decoder = self._trained(problem)
+        fitted_to = self._fitted_to(problem)
+        learned_from = {targets[index].client for index in fitted_to}
+        steps_each = [self.iterations] + [self._steps] * (len(learned_from) + bool(fitted_to))
+        stages = Stages(problem.progress, steps_each)
+        clients, decoder = self._trained(replace(problem, progress=stages.of(0)))
         labels = torch.tensor([target.label for target in targets], device=device)
         owners = torch.tensor([target.client for target in targets])
         images = vectors.new_zeros((len(targets), *problem.knowledge.image_shape))
@@ -140,15 +147,20 @@ class DecoderInversion(Attack):
         def distances(places: Tensor, match: Match) -> Tensor:
             return vector_distance(problem, match)(images[places.to(device), None], places)
 
+        for number, client in enumerate(sorted(learned_from), start=1):
+            self._learned(replace(problem, progress=stages.of(number)), client)
         objective, fits, steps = distances(torch.arange(len(targets)), "vector"), self._fits(problem), 0
         converged = torch.full_like(objective, decoder.settled, dtype=torch.bool)
-        for match in sorted({each.match for each in fits if each.share}):
+        problem = replace(problem, progress=stages.of(len(steps_each) - 1))
+        matches = sorted({each.match for each in fits if each.share})
+        for part, match in enumerate(matches):
             places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
             some = places.to(device)
             chosen = [fits[index] for index in places.tolist()]
             shares = torch.tensor([each.share for each in chosen], device=device)
             longer = torch.tensor([each.longer for each in chosen], device=device)
-            fitted = self._refined(problem, images[some], vectors[some], owners[places], labels[some], match, longer)
+            within = self._part(problem, part, len(matches))
+            fitted = self._refined(within, images[some], vectors[some], owners[places], labels[some], match, longer)
             images[some] = torch.lerp(images[some], fitted.images, shares.view(-1, 1, 1, 1))
             objective[some] = distances(places, match)
             converged[some] |= fitted.converged
@@ -207,17 +219,32 @@ class DecoderInversion(Attack):
 
         return clients, problem.trained.get(key, train)
 
-    def _fits(self, problem: AttackProblem) -> list[LearnedFit]:
-        """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
-        fits = [LearnedFit("vector", 0.0)] * len(problem.targets)
-        if not self.refine_steps or problem.knowledge.card.extractor != "white_box":
-            return fits
+    @property
+    def _steps(self) -> int:
+        return int(_LONGER * self.iterations) if self.refine_steps is None else self.refine_steps
+
+    def _part(self, problem: AttackProblem, part: int, parts: int) -> AttackProblem:
+        """Return the problem with the progress of one of several fits."""
+        return replace(problem, progress=Stages(problem.progress, [self._steps] * parts).of(part))
+
+    def _fitted_to(self, problem: AttackProblem) -> list[int]:
+        """Return the numbers of the targets whose vectors the uploads say are of one image, where fits are possible."""
+        if not self._steps or problem.knowledge.card.extractor != "white_box":
+            return []
+        numbers = []
         for index, target in enumerate(problem.targets):
             payload = SEPARATE.first(observation_of(problem.observations, target).upload)
             counts = payload.counts if isinstance(payload, Prototypes) else None
             of_image = payload is not None and payload.kind in OF_IMAGES
             if of_image or (counts is not None and int(counts[target.index]) == 1):
-                fits[index] = self._learned(problem, target.client)
+                numbers.append(index)
+        return numbers
+
+    def _fits(self, problem: AttackProblem) -> list[LearnedFit]:
+        """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
+        fits = [LearnedFit("vector", 0.0)] * len(problem.targets)
+        for index in self._fitted_to(problem):
+            fits[index] = self._learned(problem, problem.targets[index].client)
         return fits
 
     def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
@@ -241,12 +268,13 @@ class DecoderInversion(Attack):
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
             owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
             fitted: dict[Match, Tensor] = {}
-            for match in tried:
-                fitted[match] = self._refined(problem, decoded, vectors, owners, known.labels, match, times).images
+            for part, match in enumerate(tried):
+                within = self._part(problem, part, len(tried))
+                fitted[match] = self._refined(within, decoded, vectors, owners, known.labels, match, times).images
             return learned_fit(decoded, fitted, known.images, longer)
 
         images = problem.knowledge.public_images
-        key = ("worth", self.refine_steps, seed, Same(decoder), Same(extractor), Same(images), Same(defended))
+        key = ("worth", self._steps, seed, Same(decoder), Same(extractor), Same(images), Same(defended))
         return problem.trained.get(key, learn)
 
     def _refined(
@@ -264,7 +292,7 @@ class DecoderInversion(Attack):
         If directions alone are believed, vectors get the lengths of the first images' ones times ``longer`` ``(N,)``:
         directions leave the contrast of an image open where a network is nearly homogeneous, and a penalty takes it away.
         """
-        extracted, steps = OwnExtractors(problem.knowledge), self.refine_steps
+        extracted, steps = OwnExtractors(problem.knowledge), self._steps
         if match == "direction":
             with torch.no_grad():
                 lengths = extracted(decoded, owners).norm(dim=1) * longer.to(vectors)
@@ -292,7 +320,8 @@ class DecoderInversion(Attack):
             return DISTANCES[match](extracted(images, mine), goal, None)
 
         schedule = Schedule(steps, rate, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
-        fitted = fit(prior, distance, schedule, lambda _: None)
+        tell = problem.progress or (lambda done, planned: None)
+        fitted = fit(prior, distance, schedule, lambda step: tell(step, steps))
         return replace(fitted, images=fitted.images.detach(), objective=fitted.objective.detach())
 
 

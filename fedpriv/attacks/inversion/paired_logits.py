@@ -107,7 +107,7 @@ class PairedLogits(Attack):
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return why the true images are not what is searched for."""
-        return "the network answers with what public images have in common; no private image is behind any output"
+        return "outputs on public images only: no private image is behind any of them"
 
     def query(self, label: int, n_classes: int) -> Tensor:
         """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""

@@ -428,7 +428,7 @@ class ClassInversion(DipFitting, FittedInversion):
 
     name = "class-inversion"
     version = 3
-    summary = "an image that the client's model answers as the upload says that it answers a class"
+    summary = "an image to which the client's model gives the outputs uploaded for a class"
     targets = CLASS_OUTPUTS
 
     def distance(self, problem: AttackProblem) -> TargetDistance:

@@ -179,7 +179,7 @@ def in_chunks(
         return f"chunk_rows={shown(most)} would fit" if most else "a smaller image_size would fit"
 
     if problem.device.type == "cpu":
-        require(size * bytes_per_row, f"{size:,} rows of an attack (targets x restarts) at a time", fits, "chunk_rows")
+        require(size * bytes_per_row, f"{size:,} candidates (targets x restarts) at a time", fits, "chunk_rows")
     start = 0
     while start < len(rows):
         places = range(start, min(start + size, len(rows)))
@@ -193,7 +193,7 @@ def in_chunks(
             size = max(1, len(places) // 2 // together) * together
             torch.cuda.empty_cache()
             problem.say(
-                f"the GPU's memory is too small for {len(places)} rows of the attack at a time; going on with {size} "
+                f"the GPU's memory is too small for {len(places)} candidates at a time; going on with {size} "
                 f"(chunk_rows={shown(size)} starts with that)"
             )
             continue
