@@ -135,14 +135,12 @@ def _inversion(name: str, card: ClaimCard) -> str:
         for cell in card.cells
         if cell.unit == "dB"
     ]  # fmt: skip
-    grids = [
-        f"![{name}: truth, reconstruction and the strongest baseline](study/{name}/{grid})\n" for grid in card.grids
-    ]
+    grids = [f"![{name}: reconstructions](study/{name}/{grid})\n" for grid in card.grids]
     table = _table((f"{_link(name)}, dB", "printed", "here", "its own baseline", "advantage"), rows)
-    return "\n".join([" ".join(card.guesses) + "\n", table, *grids[:SHOWN]])
+    return "\n".join([" ".join(card.guesses[1:]) + "\n", table, *grids[:SHOWN]])
 
 
-SHOWN = 3
+SHOWN = 2
 """Grids of a claim on the page."""
 
 
@@ -167,7 +165,7 @@ def _failed(known: dict[str, ClaimCard]) -> list[str]:
     cells = [(card, cell) for card in known.values() for cell in card.cells if cell.failed]
     return [
         f"- {card.name}, {cell.row}, {cell.column}: {len(cell.failed)} of {len(card.seeds)} seeds "
-        f"({cell.failed[0].split(': ', 1)[1]})"
+        f"({cell.failed[0].split(': ', 1)[1].partition(';')[0]})"
         for card, cell in cells
     ]
 
