@@ -35,7 +35,7 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
             "method",
             ("- uploads: prototype\n", "ACM MM 2023", "## Options", "```bibtex\n@inproceedings{yi2023"),
         ),
-        ("dip", "attack", ("- budget: iterations=400", "**Threat model**", "## What it reaches")),
+        ("dip", "attack", ("- budget: iterations=300", "**Threat model**", "## What it reaches")),
         ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "- bound: S > 0")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
         ("plane", "data set", ("- where: drawn from the run's seed", "65.5 %")),

@@ -237,14 +237,16 @@ class VectorInversion(FittedInversion):
 class DipInversion(DipFitting, VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images)."""
 
-    iterations: Annotated[int, Ge(1)] = 400
-    learning_rate: Annotated[float, Gt(0)] = 2e-2
+    iterations: Annotated[int, Ge(1)] = 300
+    learning_rate: Annotated[float, Gt(0)] = 3e-2
     tolerance: Annotated[float, Ge(0)] = 2e-4
     fits: Annotated[float, Ge(0)] = FITS
+    generator: Hourglass = Hourglass(channels=(8, 16, 32), input_channels=16)
 
     name = "dip"
     summary = "an image of the uploaded representation, drawn by an untrained network"
-    version = 3
+    version = 4
+    most_targets = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,22 +339,19 @@ _TRIED = 60
 class PixelInversion(VectorInversion):
     """Inversion over the image itself (Mahendran and Vedaldi 2015), without a network that draws it.
 
-    The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean
-    of the attacker's own images where the card grants some of the same data set, else around grey
-    (:mod:`fedpriv.attacks.priors.spectral`). Starts of a target are halved as their budget is spent
-    (:mod:`fedpriv.attacks.search.candidates`).
+    The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean of
+    auxiliary images, else grey (:mod:`fedpriv.attacks.priors.spectral`); starts compete by successive halving.
 
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.
-        restarts: starts a target; fewer where the budget is too small to tell so many apart.
-        trial: share of the iterations in which it is found out which start goes on.
-        patience: steps without 1 % gain after which a start ends. Before its step size falls, a search may stand still.
-        learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, over
-            pixels two thirds, and in proportion less for images of more than 32 x 32 of them; it falls to zero along half a
-            cosine.
-        tolerance: relative feature distance plus penalties below which a row is finished, and converged.
-        coordinates: ``spectrum`` or ``pixels``, as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
-            images of fewer than 16 x 16 of them, which have no spectrum to speak of.
+        restarts: starts a target; fewer where the iterations are too few to choose among so many.
+        trial: share of the iterations that choose the start that goes on.
+        patience: steps without 1 % gain after which a start ends.
+        learning_rate: Adam's first step size in a search of 300 steps or more of up to 32 x 32 pixels, in proportion less
+            in a shorter one or for larger images; it falls to zero along half a cosine.
+        tolerance: relative feature distance plus penalties below which a candidate is finished, and converged.
+        coordinates: ``spectrum``, or ``pixels`` as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
+            images of fewer than 16 x 16.
         spectrum: what holds coordinates of a spectrum back.
         pixels: what holds pixels back.
     """
