@@ -1,4 +1,4 @@
-"""What guesses without any upload score, beside the values that a paper prints: said before anything is run."""
+"""Guesses without any upload, beside the values that a paper prints: their scores are said before anything is run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Printed = list[tuple[Place, float]]
 
 
 def guessed(claim: Claim, requested: Asked) -> tuple[str, ...]:
-    """Return what constant guesses score beside the values of a claim, in sentences; none where they say nothing."""
+    """Return scores of constant guesses beside the values of a claim, in sentences; none where they say nothing."""
     what = "psnr_db" if claim.quantity == "inversion" else "accuracy"
     cells = [cell for cell in places(claim) if cell.method is not None and measure_of(claim, cell).what == what]
     printed = [(cell, cell.claimed) for cell in cells if cell.claimed is not None]
@@ -45,7 +45,7 @@ def guessed(claim: Claim, requested: Asked) -> tuple[str, ...]:
 
 
 def _of_images(claim: Claim, printed: Printed, requested: Asked) -> tuple[str, ...]:
-    """Return what guesses at images score, and for each value the worst guess that it lies below."""
+    """Return the scores of guesses at images, and for each value the worst guess that it lies below."""
     first = printed[0][0]
     scores, source = _measured(claim, first, requested) or _computed(claim.pixels, first.column.data)
     guesses = sorted((score, name) for name, score in scores.items())
@@ -85,7 +85,7 @@ def _measured(claim: Claim, cell: Place, requested: Asked) -> tuple[Mapping[str,
 
 
 def _computed(pixels: Pixels | None, data: str) -> tuple[Mapping[str, float], str]:
-    """Return what the PSNR of guesses is at least: that of their mean squared error, or of the worst image there is."""
+    """Return bounds of the PSNR of guesses from below: of their mean squared error, or of the worst image there is."""
     if pixels is None:
         errors, source = {"mid-grey": 0.25, "uniform noise": 0.25 + OF_NOISE}, "at least, on any image"
     else:
@@ -97,7 +97,7 @@ def _computed(pixels: Pixels | None, data: str) -> tuple[Mapping[str, float], st
 
 
 def _of_classes(claim: Claim, printed: Printed) -> tuple[str, ...]:
-    """Return what each client's commonest class scores on its test images, and the rows that print less than that."""
+    """Return the score of each client's commonest class on its test images, and the rows that print less than that."""
     scores: dict[tuple[str, PartitionOptions, int], float] = {}
     beaten: dict[str, list[tuple[float, str]]] = {}
     for cell, value in printed:

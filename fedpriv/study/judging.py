@@ -74,7 +74,7 @@ class StudyOutcome:
         self.alone = {(same_clients(run.config), run.config.seed): run for run in runs if run.config.method == ALONE}
 
     def of(self, position: Place) -> Mapping[int, Cell]:
-        """Return how far the runs of a cell have come, by seed."""
+        """Return the state of the runs of a cell, by seed."""
         return self.rows.get(self.labels.get(position.name, ""), {})
 
     def grids(self, position: Place) -> list[str]:
