@@ -244,7 +244,7 @@ class DipInversion(DipFitting, VectorInversion):
     generator: Hourglass = Hourglass(channels=(8, 16, 32), input_channels=16)
 
     name = "dip"
-    summary = "an image of the uploaded representation, drawn by an untrained network"
+    summary = "an image with the uploaded representation, drawn by an untrained network"
     version = 4
     most_targets = 24
 
@@ -367,7 +367,7 @@ class PixelInversion(VectorInversion):
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
-    summary = "an image of the uploaded representation, searched itself under a simple prior"
+    summary = "an image with the uploaded representation, searched under a simple prior"
     version = 6
 
     def framed(self, image_shape: ImageShape) -> bool:
