@@ -59,14 +59,14 @@ BUDGET: dict[str, int] = {
     "methods": 3_251,
     "defenses": 2_052,
     "attacks": 11_294,
-    "eval": 5_310,
-    "claims": 203,
-    "reports": 3_582,
-    "cli": 1_068,
+    "eval": 5_323,
+    "claims": 211,
+    "reports": 3_587,
+    "cli": 1_066,
     "pipeline": 1_439,
     "sources": 3_062,
-    "api": 2_352,
-    "study": 2_475,
+    "api": 2_359,
+    "study": 2_636,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
