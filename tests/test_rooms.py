@@ -48,24 +48,24 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_059,
+    "util": 2_062,
     "algebra": 469,
-    "datasets": 1_064,
+    "datasets": 1_058,
     "models": 810,
     "uploads": 972,
     "integrations": 1_142,
     "dp": 680,
     "federation": 2_146,
     "methods": 3_251,
-    "defenses": 2_052,
-    "attacks": 11_294,
-    "eval": 5_323,
+    "defenses": 2_054,
+    "attacks": 11_291,
+    "eval": 5_271,
     "claims": 211,
-    "reports": 3_587,
+    "reports": 2_994,
     "cli": 1_066,
-    "pipeline": 1_439,
-    "sources": 3_062,
-    "api": 2_359,
+    "pipeline": 1_748,
+    "sources": 3_069,
+    "api": 2_372,
     "study": 2_636,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
