@@ -124,10 +124,6 @@ class StudyPlan(Tabular):
         trained, searched = (sum(cell[name] for cell in self.cells) for name in ("client_steps", "attack_steps"))
         return f"{len(self.cells)} cells: {trained:,} client steps, at most {searched:,} attack iterations"
 
-    def __str__(self) -> str:
-        rows = [f"{cell['cell']}: {', '.join(cell['attacks']) or 'trained only'}" for cell in self.cells]
-        return "\n".join([*rows, self.work])
-
 
 @imports_what_is_named
 def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPlan:

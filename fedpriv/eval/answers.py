@@ -333,7 +333,7 @@ def _able(records: Sequence[Record], item: Comparison | None) -> Able | None:
     """Return the evidence that a primary is able, over the targets of a comparison; of several seeds that of the worst."""
     group = [one.able_on("all" if item is None else item.stratum) for one in records]
     known = [able for able in group if able is not None]
-    return next((able for able in known if not able.passes), known[0]) if known and len(known) == len(group) else None
+    return next((able for able in known if not able.passes), known[0] if known and len(known) == len(group) else None)
 
 
 def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> Iterable[WhyOpen]:

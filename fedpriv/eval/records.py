@@ -54,6 +54,9 @@ FOUND_AT_1_PERCENT = 0.03
 POWER = 0.8
 """Chance with which what counts must be found."""
 
+ROUNDING = 1e-6
+"""By which the objective of the very truth, at its least, may differ in float32: objectives are of the order of one."""
+
 REACHED = 0.9
 """Share of targets for which an able attack's objective is no worse than the truth's own."""
 
@@ -512,7 +515,9 @@ class Target(Record):
     def reached(self) -> bool:
         """True where the search converged, or its objective is no worse than that of the true images."""
         fit = self.fit
-        return self.converged or (fit is not None and None not in (fit.attack, fit.truth) and fit.attack <= fit.truth)  # type: ignore[operator]
+        if fit is None or fit.attack is None or fit.truth is None:
+            return self.converged
+        return self.converged or fit.attack <= fit.truth + ROUNDING
 
 
 class StratumAdvantage(Estimate):

@@ -1,6 +1,5 @@
 """The metric of identification from hand-made images: attack, guesses and control by one rule, and who is left out."""
 
-
 import pytest
 import torch
 

@@ -65,7 +65,7 @@ def hidden_net():
 def test_updates_of_other_images_claim_nothing(net):
     for seed in range(3):
         record = evaluate(MembershipInference(), case(seed, own=False, net=net), PROVENANCE)
-        assert answers(record)[0].verdict == "inconclusive"
+        assert answers(record)[0].verdict != "leak"
         assert record.auc.ci95[0] < 0.55
 
 

@@ -147,9 +147,10 @@ def test_the_truth_of_a_representation_and_of_one_step_has_the_objective_zero():
         auxiliary=AUXILIARY,
         model=model,
         broadcasts=before,
-        batch=fedpriv.BatchFacts(1, 0.5),
+        batch=fedpriv.BatchFacts(1, 0.5, 1),
     )
-    assert all(row.fit.truth < 1e-6 < row.fit.attack for row in found.records["dlg"].targets)
+    fits = [row.fit for row in found.records["dlg"].targets]
+    assert [fit.truth for fit in fits] == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
 def test_true_images_stand_in_the_places_of_guesses_of_their_class():
