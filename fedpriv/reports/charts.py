@@ -125,7 +125,7 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
 # ---------------------------------------------------------------- frontiers
 
 
-WITHOUT_LOCAL = "no run without exchange: give the report one of fedpriv train --method local"
+WITHOUT_LOCAL = "no run of the method local was given"
 """The line on a chart that has no accuracy of local training."""
 
 _COLOURS = {"leak": "#b3261e", "no leak detected": "#0b6e4f", "inconclusive": "#d9dee5"}
