@@ -33,7 +33,6 @@ from fedpriv.eval.endpoints import (
 )
 from fedpriv.eval.intervals import TAIL, combine
 from fedpriv.eval.records import (
-    POWER,
     Able,
     Comparison,
     Interval,
@@ -51,6 +50,9 @@ from fedpriv.sources.truth import ESTIMANDS
 from fedpriv.uploads.kinds import BY_CLASS, OF_IMAGES
 from fedpriv.util.config import Record as Model
 from fedpriv.util.config import plain
+
+POWER = 0.8
+"""Chance with which the advised number of units decides."""
 
 LEVEL = 0.05
 """At most this share of pages of attacks that know nothing claims anything; and of pages without any difference from the
@@ -307,8 +309,6 @@ def _comparisons(
 def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | None, records: Sequence[Record]) -> _Draft:
     first = records[0]
     able = _able(records, item)
-    if able is None and item is not None and not isinstance(first, ReconstructionRecord):
-        able = Able(power=power(item))
     more: dict[str, Any] = {"estimand": estimand, "attack": first.title, "units": first.units, "able": able}
     more |= {"n_seeds": len(records), "premise": next(filter(_differs, records), first).premise}
     members = [one for one in records if isinstance(one, MembershipRecord)]
@@ -432,16 +432,6 @@ def upper_end(item: Comparison, level: float) -> float | None:
 
     wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
     return item.mean + wider * (item.ci95[1] - item.mean)
-
-
-def power(item: Comparison) -> float:
-    """Return the chance with which an advantage of the least size would be told from none, one test of its own."""
-    if item.ci95 is None or item.mean is None or item.degrees is None or item.ci95[0] == item.ci95[1]:
-        return 0.0
-    from scipy.special import ndtr, stdtrit
-
-    error = (item.ci95[1] - item.ci95[0]) / 2 / float(stdtrit(item.degrees, 1 - TAIL))
-    return float(ndtr(item.least / error - float(stdtrit(item.degrees, 1 - LEVEL))))
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:

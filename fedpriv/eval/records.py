@@ -51,9 +51,6 @@ AUC = 0.55
 FOUND_AT_1_PERCENT = 0.03
 """True-positive rate at 1 % false positives that membership inference must exceed."""
 
-POWER = 0.8
-"""Chance with which what counts must be found."""
-
 ROUNDING = 1e-6
 """By which the objective of the very truth, at its least, may differ in float32: objectives are of the order of one."""
 
@@ -229,18 +226,14 @@ class Able(Record):
     Attributes:
         planted: its positive control; None where there is none for its kind of upload, or it was not run.
         reached: share of targets for which its objective is no worse than the truth's own; None without an objective.
-        power: chance with which an effect of the least size would be told from none; where there is no other evidence.
     """
 
     planted: Planted | None = None
     reached: FiniteFloat | None = None
-    power: FiniteFloat | None = None
 
     @property
     def passes(self) -> bool:
         """True where each kind of evidence that there is speaks for the attack."""
-        if self.power is not None:
-            return self.power >= POWER
         return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
 
 

@@ -35,8 +35,8 @@ def threat_title(threat: Threat, kind: str) -> str:
 
 
 TOGETHER = (
-    "Primaries are tested together (Holm, 5 %). Where nothing leaks, at most one such page in twenty claims a leak; bounds "
-    "hold with 95 %, at the level that Holm's rule leaves."
+    "Primaries are tested together (Holm, 5 %). Where nothing leaks, at most one such page in twenty claims a leak. "
+    "Each bound holds with 95 % by itself; those that exclude a leak share the level by Holm's rule."
 )
 """Said once on a page of answers."""
 
@@ -156,8 +156,6 @@ def able_words(able: Able | None) -> str:
         parts.append(
             f"The attack {verb} planted images (one image a mean, no defense): {able.planted.mean:+.2f}{interval}."
         )
-    if able.power is not None:
-        parts.append(f"An effect of the least size would be told from none in {percent(able.power)} of such runs.")
     if able.reached is not None:
         parts.append(f"Its objective is no worse than the truth's own for {percent(able.reached)} of the targets.")
     return " ".join(parts)

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
-from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, threat_of
+from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
     SIGNS,
@@ -26,7 +26,6 @@ from fedpriv.eval.words import (
 )
 from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
 from fedpriv.reports.page import quantity, whole_percent
-from fedpriv.uploads.kinds import NETWORKS
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -208,7 +207,7 @@ class Subject:
             for result in self.behind(answer).values():
                 card = card_lines(about_of(result).knowledge)
                 given.setdefault(answer.threat, {}).update({line["meaning"]: None for line in card if line["meaning"]})
-        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if self.about.target in NETWORKS else {})
+        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if has_batches(self.about.target) else {})
         named = zip(THREATS, self.threats, strict=True)
         return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)
 
