@@ -75,7 +75,7 @@ class AttackResult(Tabular):
 
     @property
     def verdict(self) -> str:
-        """The gravest answer on each endpoint, one line an endpoint."""
+        """The most severe answer on each endpoint, one line an endpoint."""
         lines = []
         for upload in subjects({**self.records, **self.scores}):
             worst = map(upload.worst, ENDPOINTS)

@@ -337,7 +337,7 @@ def _able(records: Sequence[Record], item: Comparison | None) -> Able | None:
 
 
 def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> Iterable[WhyOpen]:
-    """Return why the absence of a leak would say little, the gravest reason first."""
+    """Return why the absence of a leak would say little, the most severe reason first."""
     if item.n_clients < FEW_CLIENTS or item.p_value is None:
         yield "few clients"
     if any(isinstance(one, MembershipRecord) and one.nonmembers == "others" for one in records):

@@ -17,7 +17,7 @@ SIGNS: dict[Word, tuple[str, str]] = {
     "inconclusive": ("◐", "inconclusive"),
     "not asked": ("–", "–"),
 }
-"""Shape and short word of a verdict, so that it is read without its colour; the gravest first."""
+"""Shape and short word of a verdict, so that it is read without its colour; the most severe first."""
 
 TITLES: dict[Endpoint, str] = {
     "label disclosure": "which classes has the client?",
@@ -191,8 +191,8 @@ def against(answer: Answer) -> str:
     return f"{named}; {many}{f', {answer.n_seeds} seeds' if answer.n_seeds > 1 else ''}"
 
 
-def gravest(answers: Sequence[Answer]) -> Answer | None:
-    """Return the gravest of some answers: a leak before what is inconclusive, before none.
+def most_severe(answers: Sequence[Answer]) -> Answer | None:
+    """Return the most severe of some answers: a leak before what is inconclusive, before none.
 
     Of leaks what is sent in clear comes first, then the advantage in least effects, which dB and areas share.
     """

@@ -129,7 +129,7 @@ WITHOUT_LOCAL = "no run of the method local was given"
 """The line on a chart that has no accuracy of local training."""
 
 _COLOURS = {"leak": "#b3261e", "no leak detected": "#0b6e4f", "inconclusive": "#d9dee5"}
-"""Points by the verdict of their answer: on the panel's endpoint, or, by traffic, the gravest."""
+"""Points by the verdict of their answer: on the panel's endpoint, or, by traffic, the most severe."""
 
 _ACROSS = 2  # panels, and uploads of the legend, a row
 

@@ -1,6 +1,6 @@
 """Leakage, accuracy and communication of uploads side by side, which of them no other dominates, and which to prefer.
 
-An upload (method, its options, defenses with their strengths, kind of target) is one point: its gravest answer on each
+An upload (method, its options, defenses with their strengths, kind of target) is one point: its most severe answer on each
 endpoint, and accuracy and traffic of the same runs. Points are compared only on one data set partitioned one way; theirs is
 a partial order, because leaks of different things have no common scale.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.records import About, Comparison, Provenance
-from fedpriv.eval.words import SIGNS, cell, gravest, threat_title
+from fedpriv.eval.words import SIGNS, cell, most_severe, threat_title
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
 from fedpriv.reports.page import quantity, whole_percent
 from fedpriv.reports.privacy import unadapted
@@ -53,7 +53,7 @@ class Point:
         label: what it is called in this set.
         method, target: registry names.
         defense: its label, ``none`` without any.
-        answers: the gravest on each endpoint that was asked, over threat models, estimands and stages.
+        answers: the most severe on each endpoint that was asked, over threat models, estimands and stages.
         trained, received: share of all test images classified correctly in the last round, after local training and after
             the broadcast that follows; None where not recorded.
         local: ``trained`` of the same clients without any exchange; None where there is no such run of some seed.
@@ -80,12 +80,12 @@ class Point:
 
     @property
     def worst(self) -> Answer | None:
-        """The gravest answer."""
-        return gravest([*self.answers.values()])
+        """The most severe answer."""
+        return most_severe([*self.answers.values()])
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """What else it is compared by, less being better."""
+        """Other quantities that it is compared by, less being better."""
         received = () if self.received is None else (-self.received.mean,)
         return (-self.trained.mean, self.scalars.mean, *received)
 
@@ -194,7 +194,7 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
     trained, received = ([v for v in values if v is not None] for values in zip(*map(accuracies, runs), strict=True))
     alone = [result.pooled for about in runs if (result := beside(about, known)) is not None]
-    found = {name: gravest([one for one in answers if one.endpoint == name]) for name in ENDPOINTS}
+    found = {name: most_severe([one for one in answers if one.endpoint == name]) for name in ENDPOINTS}
     return Point(
         label=label,
         method=first.method,
@@ -216,7 +216,7 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
 
 
 def recommended(frontier: Frontier) -> Point:
-    """Return the point whose gravest answer is the least grave, then with fewer leaks, then with the best accuracy."""
+    """Return the point whose most severe answer is the least grave, then with fewer leaks, then with the best accuracy."""
     there = [point for point, best in zip(frontier.points, frontier.best, strict=True) if best]
     order = ["no leak detected", "inconclusive", "leak"]
 

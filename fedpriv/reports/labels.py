@@ -1,4 +1,4 @@
-"""How attacks are ranked, and what uploads, defenses and threat models are called."""
+"""Names of uploads, defenses and threat models, and the order of attacks."""
 
 from __future__ import annotations
 

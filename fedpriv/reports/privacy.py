@@ -172,7 +172,7 @@ def _row(
 
 
 def unadapted(defense: DefenseFacts, target: str, tried: Sequence[Provenance]) -> str:
-    """Return what is adapted to a defense and was not run on uploads of a kind; nothing where some of it was."""
+    """Return attacks adapted to a defense that were not run on uploads of a kind; nothing where some were."""
     ways = answers_for(defense.answers, target, defense.options)
     if not ways:
         return f"an attack adapted to {defense.name} (none is known on {target} uploads)"

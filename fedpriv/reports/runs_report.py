@@ -149,7 +149,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
 
 
 def _item(row: Row, target: float) -> dict[str, Any]:
-    """Return what a row of ``runs.csv`` is made of."""
+    """Return the sources of a row of ``runs.csv``."""
     run, kinds = row.run, [(count, unit) for count in COUNTS for unit in UNITS]
     item: dict[str, Any] = {"run": run, "directory": run.directory.path.name, "predictor": row.predictor or "own"}
     item |= {"partition": settings(run.config)["partition"], "target": target}

@@ -1,4 +1,4 @@
-"""What a page says of each upload: a table of answers by endpoint and threat model, and a section an endpoint.
+"""The summary of each upload on a page: a table of answers by endpoint and threat model, and a section an endpoint.
 
 Pages, the terminal and notebooks show the same table.
 """
@@ -19,8 +19,8 @@ from fedpriv.eval.words import (
     able_words,
     cell,
     estimand_words,
-    gravest,
     is_decibels,
+    most_severe,
     sentence,
     threat_title,
 )
@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What is said of an endpoint: the gravest answer in a sentence, its baseline and controls, the other answers."""
+    """A section on an endpoint: the most severe answer in a sentence, its baseline and controls, the other answers."""
 
     endpoint: Endpoint
     state: str
@@ -133,11 +133,11 @@ class Subject:
         return tuple(rows)
 
     def worst(self, endpoint: Endpoint | None = None) -> Answer | None:
-        """Return the gravest answer, on one endpoint or on any."""
-        return gravest([answer for answer in self.answers if endpoint in (None, answer.endpoint)])
+        """Return the most severe answer, on one endpoint or on any."""
+        return most_severe([answer for answer in self.answers if endpoint in (None, answer.endpoint)])
 
     def mark(self, endpoint: Endpoint | None = None) -> Mark:
-        """Return the gravest answer on an endpoint as it stands in a cell; on any with all endpoints of that verdict."""
+        """Return the most severe answer on an endpoint as it stands in a cell; on any with all endpoints of that verdict."""
         worst = self.worst(endpoint)
         assert worst is not None  # every endpoint has an answer, if only that it was not asked
         if endpoint is not None:
@@ -196,7 +196,7 @@ class Subject:
     def shown(self) -> Any:
         """The result whose pictures stand on the first screen: the primary's of the strongest threat model, or None."""
         asked = [one for one in self.answers if one.endpoint == "reconstruction" and one.verdict != "not asked"]
-        first = gravest(asked)
+        first = most_severe(asked)
         return None if first is None else next(iter(self.behind(first)), None)
 
     @property
@@ -278,7 +278,7 @@ def _level(answer: Answer) -> str:
 
 
 def _control(answer: Answer, behind: Mapping[Any, Result]) -> str:
-    """Return what the attack reaches on shuffled uploads, mean over seeds."""
+    """Return the level of the attack on shuffled uploads, mean over seeds."""
     values = [_shuffled(record_of(result)) for result in behind.values()]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
@@ -295,7 +295,7 @@ def _shuffled(record: Record) -> float | None:
 
 
 def _ability(answer: Answer) -> str:
-    """Return what is known of the attack's ability where the sentence on the answer does not say it."""
+    """Return the evidence of the attack's ability where the sentence on the answer does not say it."""
     return able_words(answer.able) if answer.verdict == "leak" and answer.able is not None else ""
 
 
