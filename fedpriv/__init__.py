@@ -61,51 +61,27 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_VERBS = "fedpriv.api."
-_PLACES = {
-    "train": _VERBS + "training",
-    "attack": _VERBS + "attacking",
-    "attack_uploads": _VERBS + "attacking",
-    "score": _VERBS + "result",
-    "report": _VERBS + "reporting",
-    "audit": _VERBS + "auditing",
-    "audit_dp": _VERBS + "privacy_auditing",
-    "submit": _VERBS + "auditing",
-    "plan": _VERBS + "auditing",
-    "catalogue": _VERBS + "cataloguing",
-    "compare": _VERBS + "reporting",
-    "explain": _VERBS + "cataloguing",
-    "cost": _VERBS + "counting",
-    "reproduce": _VERBS + "reproducing",
-    "doctor": _VERBS + "diagnosing",
-    "Run": _VERBS + "training",
-    "AttackResult": _VERBS + "result",
-    "PrivacyAudit": _VERBS + "privacy_auditing",
-    "Report": _VERBS + "reporting",
-    "StudyResult": "fedpriv.study.run",
-    "StudyPlan": _VERBS + "auditing",
-    "Catalogue": _VERBS + "cataloguing",
-    "Traffic": _VERBS + "counting",
-    "Reproduction": _VERBS + "reproducing",
-    "Submission": _VERBS + "auditing",
-    "Changes": _VERBS + "reporting",
-    "Diagnosis": _VERBS + "diagnosing",
-    "Explanation": _VERBS + "cataloguing",
-    "Update": "fedpriv.sources.messages",
-    "Gradient": "fedpriv.sources.messages",
-    "BatchFacts": "fedpriv.attacks.observation",
-    "ThreatModel": "fedpriv.attacks.observation",
-    "Payload": "fedpriv.uploads.payload",
-    **dict.fromkeys(
-        (
-            *("Representations", "Prototypes", "Entangled", "AngleMatrix", "ClassLogits", "Kernel", "LabelCounts"),
-            *("SampleCount", "Classifier", "Extractor", "Model", "SmallModel", "LowRankModel"),
-        ),
-        "fedpriv.uploads.payloads",
-    ),
-    "UserError": "fedpriv.util.errors",
-    "Listener": "fedpriv.util.parallel",
+_NAMES = {
+    "api.training": "train Run",
+    "api.attacking": "attack attack_uploads",
+    "api.result": "AttackResult score",
+    "api.reporting": "report compare Report Changes",
+    "api.auditing": "audit plan submit StudyPlan Submission",
+    "api.privacy_auditing": "audit_dp PrivacyAudit",
+    "api.cataloguing": "catalogue explain Catalogue Explanation",
+    "api.counting": "cost Traffic",
+    "api.reproducing": "reproduce Reproduction",
+    "api.diagnosing": "doctor Diagnosis",
+    "study.run": "StudyResult",
+    "sources.messages": "Update Gradient",
+    "attacks.observation": "BatchFacts ThreatModel",
+    "uploads.payload": "Payload",
+    "uploads.payloads": "Representations Prototypes Entangled AngleMatrix ClassLogits Kernel LabelCounts SampleCount "
+    "Classifier Extractor Model SmallModel LowRankModel",
+    "util.errors": "UserError",
+    "util.parallel": "Listener",
 }
+_PLACES = {name: f"fedpriv.{module}" for module, names in _NAMES.items() for name in names.split()}
 """Public name -> the module that has it."""
 
 __all__ = list(_PLACES)

@@ -1,7 +1,5 @@
 """A small study: two methods, with and without noise, two attacks, one seed."""
 
-from federations import DIGITS
-
 from fedpriv.api.auditing import read_asked
 
 TINY = """
@@ -14,9 +12,6 @@ partition = "iid"
 rounds = 2
 lr = 0.1
 """
-TINY_FLAGS = (*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
-"""Its federation on the command line, but for the learning rate."""
-
 STUDY = (
     """methods = ["fedproto", { name = "fedgh", label = "gh" }]
 defenses = ["none", { name = "noise", scale = [0.5] }]

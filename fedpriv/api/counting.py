@@ -143,7 +143,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         checked = ("clients", "image_size", *(("width",) if models is not None else ()))
         config = named_config("local", {name: given[name] for name in checked if name in given}, 0)
         image_shape = (given.get("channels", 3), config.image_size or 32, config.image_size or 32)
-        sizes = {name: given[name] for name in ("classes", "pairs", "samples") if name in given}
+        sizes = {name: given[name] for name in _STATED[:3] if name in given}
     if "width" not in given and models is None:
         raise UserError("the representation width is not known: pass width or models")
     if "model_scalars" in given and "models" in given:
@@ -161,9 +161,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
     if "model_scalars" in given:
         facts, models = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None), None
     mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
-    named = (
-        *("clients", "classes", "known_classes", "width", "pairs", "samples", "public", "clusters"),
-        *("compressed_scalars", "all_model_scalars" if mixed else "model_scalars"),
-    )
-    where |= {name: getattr(facts, name) for name in named if getattr(facts, name) is not None}
+    beside = "model_scalars" if mixed else "all_model_scalars"
+    where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k != beside}
     return facts, where, mixed

@@ -44,14 +44,14 @@ class Declared(ABC):
     """The traits of every attack, whether it returns images or scores.
 
     Attributes:
-        name: by which it is asked for.
+        name: in the registry and on the command line.
         summary: what it does, in one line.
         version: raised whenever the same input and seed give other numbers; records carry it.
         result: what it returns.
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.uploads.kinds`), or names.
-        only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find, or it takes long.
+        only_by_name: whether it runs only when it is named.
         only_by_name_on: kinds of payload on which alone it runs only when it is named.
-        needs: what the card must grant.
+        needs: what the threat model must have.
         requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
         most_targets: how many targets it takes by default: few, where each is a long search of its own.
@@ -186,8 +186,7 @@ class Attack(Declared):
         """Attack at least one target; ``kind`` is that of the upload, ``computing`` the fields of :class:`AttackProblem`.
 
         Raises:
-            UserError: when the card lacks a grant, the knowledge lacks what the card grants, there is no target, a target is
-                not there, or what ``run`` returned is no reconstruction of the targets.
+            UserError: when something that it needs is missing, or ``run`` returned no reconstruction of the targets.
         """
         self.requirements_for(kind).refuse(self.name, knowledge.card)
         if not targets:
@@ -205,18 +204,11 @@ class Attack(Declared):
         """Return the images of the targets; the card, and that there are targets, has been checked."""
 
     def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
-        """Return the targets in which there is anything to find, by what the server saw.
-
-        Raises:
-            UserError: when there are none.
-        """
+        """Return the targets in which there is anything to find, by what the server saw; refuse where there are none."""
         return tuple(targets)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return the misfit of images to the targets' uploads that the attack minimises, without priors and penalties.
-
-        None where nothing leads from images to uploads.
-        """
+        """Return the misfit of images to uploads that the attack minimises, without priors; None where there is none."""
         return None
 
     def caveat(self, problem: AttackProblem) -> str:

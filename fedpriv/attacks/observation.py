@@ -56,7 +56,7 @@ DataAccess = Literal["none", "other_domain", "same_domain"]
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The attacker's grants, as printed beside every result. Results under different cards are never ranked together.
+    """A threat model, as printed beside every result. Results under different ones are never ranked together.
 
     Attributes:
         extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
@@ -85,26 +85,22 @@ Rehearsal = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """A threat model together with the things it grants.
+    """A threat model together with the things that it assumes.
 
     Attributes:
         image_shape: (channels, height, width) of the private images; public like the number of classes C.
-        extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
-            in evaluation mode.
+        extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``.
         earlier: (round, client) -> its extractor behind an earlier upload.
         heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head, of the same moment as its extractor.
-        model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
-            have private architectures only.
+        model: the shared architecture for gradient matching; None where clients have private architectures only.
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
         batches: client -> facts of its own local steps.
-        loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public.
-        defended: (round, client) -> what its defenses make of rows in the place of those that it uploaded; public. Nothing
-            for uploads that no defense changed, or not row by row.
-        statistics: (round, client) -> statistics before every batch norm of the uploaded network: of the batch of the one
-            step, or the client's running ones after the round.
+        loss: what the protocol says of the loss behind uploaded weights in the attacked round.
+        defended: (round, client) -> what its defenses make of rows, where they work row by row.
+        statistics: (round, client) -> statistics before every batch norm of the uploaded network.
         labels: (round, client) -> labels of the batch ``(n,)``.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
-        public_labels: their classes ``(p,)`` int64, granted with images of the same domain; None otherwise.
+        public_labels: their classes ``(p,)`` int64, with images of the same domain; None otherwise.
     """
 
     card: ThreatModel
@@ -130,10 +126,9 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Needs:
-    """Grants that an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
+    """Fields of the threat model that an attack needs, each with the values that satisfy it; empty means any.
 
-    ``min_rounds`` is how many rounds of uploads it takes. ``every_extractor`` says that it takes the extractor behind each
-    of these uploads, not behind the last alone.
+    ``min_rounds`` is how many rounds of uploads it takes; ``every_extractor``: with the extractor behind each of them.
     """
 
     extractor: tuple[ExtractorAccess, ...] = ()
@@ -231,9 +226,8 @@ class Reconstruction:
         cost: what it spent.
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
         features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
-        fits: ``(T, 3)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
-            target's own upload: of these images, of those found from another client's upload, and the lowest of auxiliary
-            images. Measured after the attack, where it has a control; else None.
+        fits: ``(T, 3)`` float64, the attack's objective against the target's own upload: of these images, of those found
+            from another client's upload, and the lowest of auxiliary images; None without control.
         distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack expects, or None.
         directions: ``(T, d)`` in which each vector stands out from the client's others; None for the differences of
             ``features`` from their mean.

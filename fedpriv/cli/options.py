@@ -60,10 +60,7 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 def flags_of(
     text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: Collection[str] = ()
 ) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb, one value each for ``single`` ones that could have several.
-
-    Where ``first`` names some, the others stand in groups, and ``--help-all`` shows them (:class:`Command`).
-    """
+    """Add a flag for each keyword of a verb, with one value for ``single`` ones; all but ``first`` ones stand in groups."""
 
     def add(command: F) -> F:
         if first:

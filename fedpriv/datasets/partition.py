@@ -35,7 +35,7 @@ MOST_OWN = 1000
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """A division of samples among clients.
+    """A partition of samples among clients.
 
     Attributes:
         assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
@@ -77,7 +77,7 @@ def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.nd
 def dirichlet_partition(
     labels: np.ndarray, n_clients: int, alpha: float, rng: Random, least: int | None = None
 ) -> list[np.ndarray]:
-    """Return a division in which every class is spread over the clients by a Dirichlet draw.
+    """Return a partition in which every class is spread over the clients by a Dirichlet draw.
 
     Per class in order: shuffle its samples, draw shares from Dirichlet(alpha, ..., alpha), give nothing to clients that
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
@@ -137,7 +137,7 @@ def pathological_partition(
     balanced: bool = False,
     least: int | None = None,
 ) -> list[np.ndarray]:
-    """Return PFLlib's division in which every client holds exactly ``classes_per_client`` classes.
+    """Return PFLlib's partition in which every client holds exactly ``classes_per_client`` classes.
 
     Classes are given in order, each to the first n_clients * classes_per_client / C clients (rounded up) that still lack
     classes; a class's samples are given in stored order. Its takers get equal parts if ``balanced``; otherwise each but the
@@ -186,8 +186,7 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
 def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng: Random) -> np.ndarray:
     """Return the classes of every client, ``(n_clients, classes_per_client)``, ascending in each row.
 
-    Clients choose in order, each the classes that the fewest have chosen before it; ties are drawn. So the numbers of
-    clients that hold a class differ by at most one.
+    Clients choose in order, each the classes that the fewest have chosen before it; ties are drawn.
 
     >>> assign_classes(2, 2, 4, 0).tolist()
     [[2, 3], [0, 1]]
@@ -207,7 +206,7 @@ def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng:
 def random_classes_partition(
     labels: np.ndarray, n_clients: int, classes_per_client: int, rng: Random, balanced: bool = False
 ) -> list[np.ndarray]:
-    """Return a division in which every client holds exactly ``classes_per_client`` classes, assigned at random.
+    """Return a partition in which every client holds exactly ``classes_per_client`` classes, assigned at random.
 
     For numbers that PFLlib's rule cannot divide (FedMRL, FedHeNN, FedRAL, FedRE); unequal shares are as in the public code
     of FedMRL and FedRAL. A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most
@@ -343,8 +342,7 @@ def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: 
 def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
     """Divide a data set among clients and every client's share into training and test part.
 
-    One legacy numpy generator seeded with ``seed`` makes the division and then the splits, so that divisions equal
-    those of PFLlib with the same seed.
+    One legacy numpy generator seeded with ``seed`` makes the partition and then the splits, as PFLlib does.
     """
     rng = source_of(seed)
     shares = _divide(dataset.samples.labels.numpy(), n_clients, options, rng)
@@ -368,7 +366,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
 
 
 def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
-    """Set random images aside before anything is divided, independently of the division with the same seed.
+    """Set random images aside before anything is divided, independently of the partition with the same seed.
 
     Returns the data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` in [0, 1] with labels.
     """
@@ -385,7 +383,7 @@ def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Data
     """Keep a share of every class from all clients, half of it for an attacker and half for baselines and decoys.
 
     The share, in [0, 1), is rounded down to whole images, of which the attacker gets the smaller half; the choice is
-    independent of the division with the same seed. Returns the data set without them, in unchanged order, and the images;
+    independent of the partition with the same seed. Returns the data set without them, in unchanged order, and the images;
     None where there are fewer than one for each part.
     """
     labels = dataset.samples.labels.numpy()

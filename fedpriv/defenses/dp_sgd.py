@@ -34,21 +34,19 @@ _SHUFFLED = "the accounting is for Poisson samples, which shuffled batches of fi
 class DPSGD(Defense):
     """DP-SGD on every client: per-image gradients clipped to an L2 norm, Gaussian noise on their sum, Renyi accounting.
 
-    In every local step each image's gradient, that of the method's own loss on a batch of that image alone, over all
-    trained parameters together, is shortened to ``clip`` = S; to the sum is added N(0, (z S)^2) on every entry; the
-    result is divided by the number of images that a batch holds on average. A step takes three to eight times as long
-    as a plain one on a CPU.
+    In every local step each image's gradient, that of the method's own loss on that image alone, over all trained
+    parameters, is shortened to ``clip`` = S; to the sum is added N(0, (z S)^2) on every entry; the result is divided by
+    the mean batch size.
 
     Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
-    rounds, for one image more or less in a client's training set, for the client with the highest epsilon; an image
-    takes part in a step with probability q = min(1, batch size / n). ``batches`` keeps shuffled batches of fixed size,
-    for which the same figure is an approximation that shuffling does not certify (Chua et al., ICML 2024); the record
-    says so. Uploads that are computed from the images once more (prototypes, representations, class outputs, label
-    counts) do not inherit it: the record then gives an epsilon of the weights alone. Numbers of images, batch size and
-    steps are taken for public. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it.
+    rounds, for one image more or less in a client's training set, for the client with the highest epsilon; an image takes
+    part in a step with probability q = min(1, batch size / n). For ``batches``, shuffled and of fixed size, the figure is
+    an approximation (Chua et al., ICML 2024), and the record says so. Uploads computed from the images once more
+    (prototypes, representations, class outputs, label counts) do not inherit it: the record has an epsilon of the weights
+    alone. Numbers of images, batch size and steps are taken for public. Noise comes from the run's seed: this simulates
+    the mechanism.
 
-    Batch normalisation, through which images see one another, is refused, unless ``norm`` = ``group`` has it replaced
-    by group normalisation in all models; the record names that change.
+    Batch normalisation is refused, unless ``norm`` = ``group`` has it replaced; the record names that change.
 
     Attributes:
         clip: S > 0, in units of the gradient of the loss.

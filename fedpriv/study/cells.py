@@ -14,15 +14,8 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.models import default_width, family
-from fedpriv.pipeline.plan import (
-    AttackPlan,
-    adapted_suite,
-    attack_names,
-    build_attacks,
-    granted,
-    plan_of,
-    rounds_to_read,
-)
+from fedpriv.pipeline import plan as planning
+from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.reports.run_records import ALONE, same_clients
 from fedpriv.study.grid import (
     UNDEFENDED,
@@ -78,7 +71,7 @@ class Cell:
         return self.config.rounds * max(1, round(self.config.participation * self.config.clients))
 
     @property
-    def attack_steps(self) -> int:
+    def attack_iterations(self) -> int:
         """Iterations that its attacks take at most: of every target and restart, and again for the control."""
         attacks = [(plan, attack) for plan in self.plans for attack in plan.attacks.values()]
         return sum((2 if plan.control else 1) * _steps(plan, attack) for plan, attack in attacks)
@@ -161,7 +154,7 @@ def _cell(
 ) -> Cell:
     config = config_of(study, method, defense, seed)
     division = division_of(config)
-    keep = {*config.keep, *rounds_to_read((entry.attack for entry in entries), config.rounds)}
+    keep = {*config.keep, *planning.rounds_to_read((entry.attack for entry in entries), config.rounds)}
     config = replace(config, keep=tuple(sorted(keep)))
     name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
     home = f"attacks/{name}"
@@ -286,18 +279,15 @@ def _attacked(
 
 def _target(method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
     kinds = [kind for kind in uploads if is_attacked(kind)]
+    if method.target in kinds or (method.target is None and kinds):
+        return method.target or kinds[0]
     under, sent = f" under {defense.label}" if defense.choices else "", ", ".join(uploads) or "nothing"
     if method.target is None:
-        if not kinds:
-            text = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
-            raise wrong(method.keys, text)
-        return kinds[0]
-    if method.target not in uploads:
-        text = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
-        raise wrong((*method.keys, "target"), text)
-    if method.target not in kinds:
-        raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}")
-    return method.target
+        text = f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets"
+        raise wrong(method.keys, text)
+    known = method.target in uploads
+    text = f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}"
+    raise wrong((*method.keys, "target"), f"no attack here is on {method.target!r}" if known else text)
 
 
 def _fitting(
@@ -307,11 +297,13 @@ def _fitting(
     seen, iterations = study.settings["rounds_seen"], study.settings["iterations"]
     if study.attacks is None:
         facts = [defense_facts(made) for made in build_defenses(defense.choices)]
-        suite = adapted_suite(target, attack_names(target, ()), facts, rounds)
-        kinds = build_attacks(suite.names, {})
+        suite = planning.adapted_suite(target, planning.attack_names(target, ()), facts, rounds)
+        kinds = planning.build_attacks(suite.names, {})
         options = {name: {**suite.options.get(name, {}), **bounded(kind, iterations)} for name, kind in kinds.items()}
         with at(("knowledge",)):
-            kept, refusals = granted(build_attacks(suite.names, options), [], target, study.card, seen)
+            kept, refusals = planning.granted(
+                planning.build_attacks(suite.names, options), [], target, study.card, seen
+            )
         return tuple(AttackEntry(name, current) for name, current in kept.items()), refusals
     entries = tuple(entry for entry in study.attacks if target in targets_of(entry.name))
     if not entries:
@@ -323,7 +315,7 @@ def _fitting(
         )
     for entry in entries:
         with at(("knowledge",) if study.written.get("knowledge") else entry.keys):
-            granted({entry.name: entry.attack}, [entry.name], target, study.card, seen)
+            planning.granted({entry.name: entry.attack}, [entry.name], target, study.card, seen)
     return entries, ()
 
 
@@ -347,7 +339,7 @@ def _refuse_attacks(study: Study, method: MethodEntry, config: RunConfig, entrie
 def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: Execution) -> AttackPlan:
     settings = {**study.settings, "chunk_rows": execution.chunk_rows}
     settings["rounds_seen"] = settings["rounds_seen"] if entry.attack.needs.min_rounds > 1 else None
-    return plan_of(
+    return planning.plan_of(
         target,
         {entry.name: entry.attack},
         study.card,

@@ -25,7 +25,7 @@ from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.reports import study_files
-from fedpriv.reports.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, accounts, read_cells
+from fedpriv.reports.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, read_cells
 from fedpriv.reports.study_files import Cell as Row
 from fedpriv.study.cells import Cell
 from fedpriv.study.grid import Study, parse_study
@@ -107,8 +107,8 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     kept = {entry.path: entry for entry in (() if before is None else before.attacks) if entry.status in OVER}
     attacks = []
-    for name, place, _ in results(cell):
-        entry = kept.get(place, CellAttack(attack=name, path=place, status="pending"))
+    for place in (place for places in results(cell) for place in places):
+        entry = kept.get(place, CellAttack(attack=place.rpartition("/")[2], path=place, status="pending"))
         done = is_result(path / place)
         status = "done" if done else "left out" if entry.status == "left out" else "pending"
         attacks.append(entry.model_copy(update={"status": status}))
@@ -135,16 +135,9 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     )
 
 
-def results(cell: Cell) -> list[tuple[str, str, int]]:
-    """Return every result that a cell will have: attack, folder from the study's, and the number of its plan."""
-    return [
-        (name, f"{home}/{folder}", number)
-        for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True))
-        for name, folder in [
-            *((job.name, job.folder) for job in plan.jobs()),
-            *((name, name) for name in plan.inferences),
-        ]
-    ]
+def results(cell: Cell) -> list[list[str]]:
+    """Return for each plan of a cell the folders, from the study's, of the results that it will have."""
+    return [[f"{home}/{name}" for name in plan.results()] for plan, home in zip(cell.plans, cell.homes, strict=True)]
 
 
 # ---------------------------------------------------------------- shards
@@ -235,19 +228,13 @@ def at_work(path: Path, shard: Shard, mine: Sequence[Cell]) -> Iterator[Path]:
         yield account
 
 
-def others(path: Path, shard: Shard) -> list[Path]:
-    """Return the accounts of the other shards of the same division, which may be at work."""
-    mine = shard.account(path)
-    return [item for item in accounts(path) if item != mine and item.name.endswith(f"-of-{shard.of}")]
-
-
 def merge(path: Path, cells: Sequence[Cell]) -> list[Row]:
     """Take the lists of all shards together into the study's own, drop theirs, and return it; who calls holds the folder.
 
     A shard that failed or was never started leaves its cells as they are. Where there are no shards, this does nothing.
     """
-    rows_by_name = {row.cell: row for row in read_cells(path)}
-    rows = [rows_by_name[cell.name] for cell in cells if cell.name in rows_by_name]
+    before = {row.cell: row for row in read_cells(path)}
+    rows = [before[cell.name] for cell in cells if cell.name in before]
     if (path / SHARDS).is_dir():
         save_rows(path, rows)
         for position in sorted((path / SHARDS).glob("*/logs/*.txt")):

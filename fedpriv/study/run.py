@@ -126,7 +126,8 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
     """Work off the cells of one shard, and where that was the last of all, merge the shards and report."""
     mine = shard.own(cells)
     with study_folder.at_work(out, shard, mine) as account:
-        rows = study_folder.standing(out, mine, study_folder.others(out, shard))
+        besides = [item for item in accounts(out) if item != account and item.name.endswith(f"-of-{shard.of}")]
+        rows = study_folder.standing(out, mine, besides)  # those may be at work
         listener.resumable()
         _carry_out(out, mine, rows, execution, listener, account)
         pending = sum(row.status == "pending" for row in read_cells(out))  # while nobody can merge them
@@ -246,29 +247,26 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
     """Carry out a cell's plans one by one, and return its line with what became of each."""
     if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
         files.mark(folder / "attacks" / cell.name, "cell")
-    numbers = {path: number for _, path, number in study_folder.results(cell)}
-    for number in range(len(cell.plans)):
-        entries = [entry for entry in row.attacks if numbers[entry.path] == number]
+    run = folder / "runs" / cell.run
+    for plan, home, paths in zip(cell.plans, cell.homes, study_folder.results(cell), strict=True):
+        entries = [entry for entry in row.attacks if entry.path in paths]
         if all(entry.status in study_folder.OVER for entry in entries):
             continue
         tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
-        began = time.perf_counter()
-        errors: list[str] = []
+        began, errors = time.perf_counter(), list[str]()
         # The run is held, so that no other process attacks it for the same cell.
-        run, plan, home = folder / "runs" / cell.run, cell.plans[number], folder / cell.homes[number]
         with _noting(account, cell, errors), folders.held(run):
             ground, _ = open_run(run, plan, plan.attacks if cell.named else ())
-            run_plan(home, ground, command=command, named=plan.inferences if cell.named else ())
-        seconds, spent = time.perf_counter() - began, row.seconds
-        if not errors:
-            spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
-        ended = {}
+            run_plan(folder / home, ground, command=command, named=plan.inferences if cell.named else ())
+        seconds, spent, ended = time.perf_counter() - began, row.seconds, {}
         for entry in entries:
             done = is_result(folder / entry.path)
             status = "done" if done else "failed" if errors else "left out"
             error = None if done else errors[0] if errors else "the run has nothing for it"
             taken = entry.seconds if errors else seconds / len(entries)
             ended[entry.path] = entry.model_copy(update={"status": status, "error": error, "seconds": taken})
+        if not errors:
+            spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
         attacks = tuple(ended.get(entry.path, entry) for entry in row.attacks)
         row = row.model_copy(update={"attacks": attacks, "seconds": spent})
     return row

@@ -28,7 +28,7 @@ from fedpriv.util.registry import split_reference
 Keys = tuple[str | int, ...]
 """Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
 
-QUICK: Mapping[str, Any] = {"rounds": 4, "targets": 6, "iterations": 40}
+QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 4, "iterations": 20}
 """Settings of a study that only shows whether everything works."""
 
 
@@ -169,17 +169,7 @@ class WrittenStudy(BaseModel):
 
 def read_written(values: Mapping[str, Any]) -> WrittenStudy:
     """Check a study's shape."""
-    tables = dict(values)
-    if isinstance(tables.get("seeds"), int):
-        tables["seeds"] = [tables["seeds"]]
-    if tables.get("attacks") in ("all", "none"):
-        tables["attacks"] = None if tables["attacks"] == "all" else []
-    elif tables.get("attacks") == []:
-        text = 'an empty list: nothing would be attacked; write "none" to train only, "all" for all that fit'
-        raise wrong(("attacks",), text)
-    for name, parse in (("methods", parse_entry), ("defenses", parse_chain), ("attacks", parse_entry)):
-        if isinstance(tables.get(name), (list, tuple)):
-            tables[name] = [_table(entry, parse, (name, index)) for index, entry in enumerate(tables[name])]
+    tables = {name: _in_full(name, value) for name, value in values.items()}
     try:
         written = WrittenStudy.model_validate(tables)
     except ValidationError as error:
@@ -193,6 +183,25 @@ def read_written(values: Mapping[str, Any]) -> WrittenStudy:
     for keys, points in (("seeds",), written.seeds), *((("axes", name), axis) for name, axis in written.axes.items()):
         refuse_no_grid(points, keys)
     return written
+
+
+def _in_full(name: str, value: Any) -> Any:
+    """Return a key of a study without one-word entries, of which a text may hold several with commas between."""
+    if name == "knowledge":
+        with at((name,)):
+            return mapping(name, value)
+    if name == "attacks" and value in ([], ()):
+        raise wrong((name,), 'an empty list: nothing would be attacked; write "none" to train only, "all" for all')
+    listed = [value] if isinstance(value, (str, int)) else value
+    if name not in ("methods", "defenses", "attacks", "seeds") or not isinstance(listed, (list, tuple)):
+        return value
+    entries = [part for item in listed for part in (split_entries(item) if isinstance(item, str) else [item])]
+    if name == "seeds":
+        return [int(entry) if str(entry).isdecimal() else entry for entry in entries]
+    if name == "attacks" and entries in (["all"], ["none"]):
+        return None if entries == ["all"] else []
+    parse = parse_chain if name == "defenses" else parse_entry
+    return [_table(entry, parse, (name, index)) for index, entry in enumerate(entries)]
 
 
 def _table(entry: Any, parse: Callable[[str], Any], keys: Keys) -> Any:
@@ -217,42 +226,20 @@ def refuse_no_grid(values: list[Any], keys: Keys) -> None:
             raise wrong((*keys, index), f"{shown(value)} is listed twice")
 
 
-# ---------------------------------------------------------------- settings over a file
-
-
 def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a study in which settings take the place of what a file says."""
     result: dict[str, Any] = dict(values)
     for name, value in sorted(settings.items(), key=lambda item: item[0] != "federation"):
         given: Any = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
         if name in WrittenStudy.model_fields and name not in ("federation", "axes"):
-            result[name] = _from_texts(name, given)
+            result[name] = given
             continue
-        table = name if name in ("federation", "axes") else "federation"
-        given = given if name == "federation" else parse_axes(given) if name == "axes" else {name: given}
+        table = name if name == "axes" else "federation"
+        given = parse_axes(given) if name == "axes" else given if name == "federation" else {name: given}
         if not isinstance(result.get(table, {}), Mapping):
             raise wrong((table,), f"expected a table, got {shown(result[table])}")
         result[table] = {**result.get(table, {}), **given}
     return result
-
-
-def _from_texts(name: str, value: Any) -> Any:
-    """Return a key of a study as a file would have it: texts may hold several entries with commas between."""
-    if name == "knowledge":
-        return mapping("knowledge", value)
-    listed = [value] if isinstance(value, str) else value
-    if name not in ("methods", "defenses", "attacks", "seeds") or not isinstance(listed, list):
-        return value
-    if not all(isinstance(item, str) for item in listed):
-        return listed
-    entries = [entry for text in listed for entry in split_entries(text)]
-    if name == "seeds":
-        try:
-            return [int(entry) for entry in entries]
-        except ValueError as error:
-            where = f"seeds={shown(','.join(entries))}"
-            raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
-    return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
 
 
 def parse_axes(texts: Any) -> dict[str, list[Any]]:

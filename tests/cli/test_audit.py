@@ -30,19 +30,6 @@ def rows(folder):
     return [json.loads(line) for line in (Path(folder) / "cells.jsonl").read_text().splitlines()]
 
 
-def outcome(folder):
-    """What a study found, without what differs from one time to the next: seconds, commands, versions."""
-    found = {}
-    for path in sorted(Path(folder).glob("attacks/*/*/m*.json")):
-        record = json.loads(path.read_text())
-        for key in ("cost", "command", "versions", "seconds"):
-            record.pop(key, None)
-        found[str(path.relative_to(folder))] = record
-    for path in sorted(Path(folder).glob("runs/*/metrics.jsonl")):
-        found[str(path.relative_to(folder))] = path.read_text()
-    return found
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One study that came to its end: the last attacked cell in a process of its own, the others in this one."""

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from command_line import call
 from federations import DIGITS, QUICK_DATA
-from hypothesis import given
-from hypothesis import strategies as st
 from study_cases import STUDY, TINY, load_study
 
 from fedpriv.api.auditing import read_asked
@@ -45,34 +43,6 @@ def test_entries_in_one_word():
     assert parse_chain("clip:bound=1e+3+noise") == [{"name": "clip", "bound": 1000.0}, {"name": "noise"}]
 
 
-@given(
-    methods=st.lists(st.sampled_from(["fedproto", "fedgh", "fd"]), min_size=1, max_size=3, unique=True),
-    scales=st.lists(st.sampled_from([0.1, 0.2, 0.4, 1]), min_size=1, max_size=4, unique=True),
-    bounds=st.lists(st.sampled_from([1, 2.5, 10]), min_size=1, max_size=3, unique=True),
-    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
-)
-def test_a_grid_has_every_combination_once(methods, scales, bounds, seeds):
-    chain = [{"name": "clip", "bound": bounds}, {"name": "noise", "scale": scales}]
-    study = load_study({"methods": methods, "defenses": ["none", chain], "seeds": seeds})
-    labels = [entry.label for entry in study.defenses]
-    assert len(set(labels)) == len(labels) == 1 + len(bounds) * len(scales)
-    assert [len(entry.choices) for entry in study.defenses] == [0] + [2] * (len(labels) - 1)
-    points = {
-        tuple(one.options[name] for one, name in zip(e.choices, ("bound", "scale"), strict=True))
-        for e in study.defenses[1:]
-    }
-    assert points == {(bound, scale) for bound in bounds for scale in scales}
-
-
-def test_cells_are_the_product_and_share_clients_by_seed():
-    values = {"methods": ["fedproto", "fedgh"], "defenses": ["none", "noise:scale=0.1/1"], "seeds": [0, 5]}
-    cells = attacked(values | tomllib.loads(TINY))
-    assert len({cell.name for cell in cells}) == len(cells) == 2 * 3 * 2
-    assert len({cell.division for cell in cells}) == 1
-    assert all(plan.seed == cell.seed == cell.config.seed for cell in cells for plan in cell.plans)
-    assert {cell.target for cell in cells} == {"prototype"}
-
-
 def test_methods_that_differ_in_the_target_alone_share_a_run():
     methods = [{"name": "fedgen", "target": "classifier"}, "fedgen"]
     cells, _ = lay_out(load_study({"methods": methods} | tomllib.loads(TINY)), Execution())
@@ -92,12 +62,13 @@ def test_attacks_that_read_every_extractor_have_every_round_kept():
 
 
 def test_flags_and_file_describe_the_same_study(tmp_path):
-    text = STUDY.replace("[0.5]", "[0.5, 0.7]").replace("[3]", "[3, 4]") + '[knowledge]\nbatch_norm = "none"\n'
+    text = STUDY.replace("[0.5]", "[0.5, 0.7]").replace("[3]", "[3, 4]")
+    text += '[knowledge]\nbatch_norm = "none"\n[axes]\nwidth = [16, 32]\n'
     (tmp_path / "study.toml").write_text(text)
     written = load_study(tmp_path / "study.toml")
     flags = {"methods": ("fedproto,fedgh:label=gh",), "defenses": ("none,noise:scale=0.5/0.7",), "seeds": ("3,4",)}
     flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, **QUICK_DATA, "per_class": 20, "clients": 4}
-    flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
+    flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",), "axes": ("width=16,32",)}
     flagged, _ = read_asked(None, flags)
     assert flagged == written
     over, _ = read_asked(tmp_path / "study.toml", {"seeds": ("7",), "rounds": 9})
@@ -129,6 +100,7 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
         """
     )
     assert len(cells) == len({cell.name for cell in cells}) == (1 + 2) * 2 * 2 * 2 * 2
+    assert all(plan.seed == cell.seed == cell.config.seed for cell in cells for plan in cell.plans)
     assert cells[0].name == "fedproto-width=16-mapping=ap--noise-scale=0.1--s0"
     mixed = [cell for cell in cells if cell.method.name == "fedre"]
     assert {cell.method.label for cell in mixed} >= {"mix mechanism=VAP width=16 mapping=ap"}
@@ -139,7 +111,7 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
     assert len(seen) == 32
     assert all(c.method.varied["width"] == c.config.width and c.config.training.learning_rate == 0.2 for c in mixed)
     assert {cell.division for cell in cells} == {cells[0].division}
-    places = [path.removeprefix(f"attacks/{cells[0].name}/") for _, path, _ in results(cells[0])]
+    places = [path.removeprefix(f"attacks/{cells[0].name}/") for paths in results(cells[0]) for path in paths]
     assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
     assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
 
@@ -154,17 +126,6 @@ def test_axes_over_who_holds_what_divide_anew_and_are_not_paired():
     cells = cells_of('methods = ["fedproto"]\naxes.train_fraction = [0.5, 0.75]\naxes.epochs = [1, 2]')
     assert [cell.config.training.epochs for cell in cells] == [1, 2, 1, 2]
     assert len({cell.division for cell in cells}) == 2
-
-
-def test_tables_and_words_are_the_same_grid():
-    in_line = load_study({"methods": [{"name": "fedre", "mechanism": ["VAP", "RAP"]}], "axes": {"lr": [0.1, 1]}})
-    flags = {"methods": ("fedre:mechanism=VAP/RAP",), "axes": ("lr=0.1,1",)}
-    flagged, _ = read_asked(None, flags)
-    assert in_line == flagged
-    assert [method.label for method in flagged.methods][:2] == [
-        *("fedre mechanism=VAP lr=0.1", "fedre mechanism=VAP lr=1")
-    ]
-    assert [method.options["mechanism"] for method in flagged.methods] == ["VAP", "VAP", "RAP", "RAP"]
 
 
 # ---------------------------------------------------------------- the same clients without any exchange
@@ -240,9 +201,9 @@ def test_iterations_and_targets_reach_every_attack_but_those_that_say_otherwise(
 def test_quick_is_beneath_flags_and_over_a_file(capsys, tmp_path):
     (tmp_path / "study.toml").write_text("targets = 30\n[federation]\nrounds = 50\n")
     quick, _ = read_asked(tmp_path / "study.toml", {"quick": True, "targets": 9})
-    assert (quick.federation["rounds"], quick.settings["targets"], quick.settings["iterations"]) == (4, 9, 40)
+    assert (quick.federation["rounds"], quick.settings["targets"], quick.settings["iterations"]) == (3, 9, 20)
     code, _, err = call(capsys, "audit", "study.toml", "--quick", "--targets", "9", "--dry-run")
-    assert (code, err) == (0, "quick: rounds 4, iterations 40\n")
+    assert (code, err) == (0, "quick: rounds 3, iterations 20\n")
 
 
 def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
@@ -251,7 +212,7 @@ def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
     code, out, _ = call(capsys, "audit", *flags, "--dry-run", "--json")
     assert code == 0
     cells = json.loads(out)["cells"]
-    assert [(cell["client_steps"], cell["attack_steps"]) for cell in cells] == [(6, 2 * 5 * 10)] * 2 + [(6, 0)] * 2
+    assert [(cell["client_steps"], cell["attack_iterations"]) for cell in cells] == [(6, 2 * 5 * 10)] * 2 + [(6, 0)] * 2
     code, out, _ = call(capsys, "audit", *flags, "--dry-run")
     assert "4 cells: 24 client steps, at most 200 attack iterations" in out
     assert list(tmp_path.iterdir()) == []
@@ -265,7 +226,6 @@ def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
 
 WRONG = [
     ('methods = [\n "fedproto",\n "fedxyz"]', "methods[1]: unknown method 'fedxyz'"),
-    ('[[methods]]\nname = "fedgh"\nspeed = 3', "methods[0].speed: unknown key of method fedgh: 'speed'"),
     ('[[methods]]\nname = "fedgh"\n[methods.option]\nserver = { epoch = 1 }', "methods[0].server"),
     ('methods = [{ name = "fedgh", lr = -1 }]', "methods[0].lr: federation flags: training.learning_rate"),
     ('methods = ["fedproto", "fedproto"]', "methods[1]: method 'fedproto' is there twice"),
@@ -278,19 +238,14 @@ WRONG = [
     ("sedes = [1]", "sedes: unknown key of a study: 'sedes'; did you mean 'seeds'"),
     ("seeds = [0,\n 1,\n 0]", "seeds[2]: 0 is listed twice"),
     ("targets = 0", "targets: input should be greater than or equal to 1, got 0"),
-    ("[federation]\n\nrounds = 0", "federation.rounds: federation flags: rounds: input should be greater"),
-    ("[federation]\nround = 3", "federation.round: unknown setting of the federation: 'round'; did you mean"),
     ("[federation]\nlr = [0.1, 1]", "federation.lr: expected one value"),
-    ("[federation]\nseed = 1", "federation.seed: unknown setting of the federation: 'seed'"),
     ('[federation]\ndataset = "mnst"', "federation.dataset: unknown data set 'mnst'"),
     ('defenses = ["none",\n{ name = "noise", scale = [] }]', "defenses[1].scale: an empty grid"),
     ('defenses = [\n{ name = "noise", scale = [0.1, -1] }]', "defenses[0].scale: options of defense noise: scale"),
-    ('defenses = ["noise:scael=1"]', "defenses[0].scael: options of defense noise: unknown key 'scael'"),
     ('defenses = ["none", ["clip", { name = "noise", kind = "x" }]]', "defenses[1][1].kind: options"),
     ('methods = ["fedgh"]\ndefenses = [\n"hide-labels"]', "defenses[0]: defense 'hide-labels'"),
     ('attacks = ["dipp"]', "attacks[0]: unknown attack 'dipp'; did you mean 'dip'"),
     ('methods = ["fedgh"]\nattacks = ["dip",\n "dlg"]', "attacks[1]: attack 'dlg' is on"),
-    ('attacks = [\n{ name = "dip", iteration = 3 }]', "attacks[0].iteration: options of attack dip"),
     ('attacks = [{ name = "dip", iterations = [3, 3] }]', "attacks[0].iterations[1]: 3 is listed twice"),
     ('methods = ["fedre"]\nattacks = ["unmix"]\n[federation]\nclients=4\nrounds = 1', "federation.rounds: 1: attack"),
     ('methods = ["fedgh"]\nattacks = ["dip"]\n[knowledge]\nextractor = "none"', "knowledge.extractor: attack"),
@@ -301,7 +256,6 @@ WRONG = [
     ('[federation]\nclients = 4\nkeep = ["a"]', "federation.keep[0]: federation flags: keep.0: input should be"),
     ('[federation]\ndataset = "folder"\ndata_dir = "gone"', "federation.data_dir: image folder not found"),
     ("[federation]\nbatch-size = 1", "federation.batch-size: unknown setting of the federation: 'batch-size'; did you mean"),
-    ("seeds = [0,\n99999999999]", "seeds[1]: input should be less than or equal to 4294967295"),
     (
         '[[methods]]\nname = "fedre"\nmechanism = "VAP"\noption = { mechanism = "RAP" }',
         "methods[0].mechanism: set twice: here and in option.mechanism; drop one",
@@ -311,7 +265,6 @@ WRONG = [
     ("[axes]\nalpha = 0.1", "axes.alpha: input should be a valid list, got 0.1"),
     ("[axes]\nalpha = [1, 1]", "axes.alpha[1]: 1 is listed twice"),
     ("federation.alpha = 1\n[axes]\nalpha = [1, 2]", "axes.alpha: alpha is set twice, here and in the federation"),
-    ('methods = [{ name = "fedre", mechanism = ["VAP", "XAP"] }]', "methods[0].mechanism: options of method fedre"),
     ('attacks = [{ name = "dip", label = "mine" }]', "attacks[0].label: options of attack dip"),
 ]  # fmt: skip
 
@@ -335,7 +288,7 @@ def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):
             "study: defenses[1].scale: options of defense noise: scale",
         ),
         (["--defenses", "none,noise:=1"], "study: defenses[1]: 'noise:=1': expected NAME or NAME:KEY=VALUE"),
-        (["--seeds", "0,x"], "seeds='0,x': expected whole numbers"),
+        (["--seeds", "0,x"], "seeds[1]: input should be a valid integer, got 'x'"),
         (["--rounds", "0"], "federation.rounds: federation flags: rounds: input should be greater"),
         (["--workers", "0"], "workers='0': expected auto or a whole number"),
         (["nowhere.toml"], "nowhere.toml: no such file"),

@@ -219,7 +219,7 @@ class AllRoundsInversion(RecoverThenInvert):
     rounds: Annotated[int, Ge(2)] = 10
 
     name = "all-rounds"
-    summary = "what a client uploads of the same images in all rounds, inverted together, each behind its own extractor"
+    summary = "the same images behind the extractors of all rounds, inverted together"
     version = 4
     targets = SEPARATE
     unit = "upload"

@@ -1,23 +1,19 @@
 """Class means from what one round's training did to a linear layer, by linear algebra, and the attacks that invert them.
 
 A layer z = W r + b under cross-entropy has for one image dW = delta r^T and db = delta = softmax(z) - onehot(y), which
-gives r away exactly. With n_c the share of class c in the batch, p_c its mean predicted probabilities and r_c its mean
-representation, more images give, up to the spread of p within a class,
+gives r exactly. With n_c the share of class c in the batch, p_c its mean predictions and r_c its mean representation,
 
     dW = D P,    D = [n_c (p_c - e_c)]  (C x m),    P = [r_c]  (m x d),
 
-and D and P are solved for in turn until they agree: by the rows of classes that are there alone, each made to sum to its
-entry of db. Columns of D sum to zero, so that a client of all C classes gives away contrasts only.
+and D and P are solved for in turn. Columns of D sum to zero, so that a client of all C classes discloses contrasts only.
 
-An angle matrix A with z = W (r + r A) + b (row vectors) has dA = sum_c r_c^T q_c, q_c = n_c (p_c - e_c) W. A block of
-side s on its diagonal (FedRAL) holds s equations for every coordinate of r_c, so it yields up to min(s, C - 1) class
-means. Where there are fewer, ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2, not negative behind
-a ReLU.
+An angle matrix A with z = W (r + r A) + b has dA = sum_c r_c^T q_c, q_c = n_c (p_c - e_c) W. A block of side s on its
+diagonal (FedRAL) holds s equations for every coordinate of r_c: up to min(s, C - 1) class means. Where there are fewer,
+||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2, not negative behind a ReLU. Of several steps the
+equations hold about as far as the extractor stands still.
 
-Of several steps the equations hold about as far as the extractor stands still.
-
-Sources: Geiping et al. 2020, proposition 3.1 (one image); Zhao et al. 2020 (the label); Fan et al. 2025, Maui (features
-from head gradients). Class means and the angle matrix are derived here.
+Sources: Geiping et al. 2020, proposition 3.1; Zhao et al. 2020 (the label); Fan et al. 2025, Maui. Class means and the angle
+matrix are derived here.
 """
 
 from __future__ import annotations

@@ -1,33 +1,28 @@
-"""The attack on entangled uploads: the posterior of class prototypes behind all rounds of mixtures, then inversion.
+"""The attack on entangled uploads: the posterior of class prototypes behind the uploads of all rounds, then inversion.
 
 FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise; the label encoding w_t, of sum one, is uploaded in clear.
-Re-sampled weights make every round a fresh linear equation in the same prototypes. In every coordinate alike,
+Weights drawn anew make every round a fresh linear equation in the same prototypes. In every coordinate alike,
 
     p_c(t) = l(t) + g(t) (sum_i s_i h_ic(t) + d_c(t)),        g(t) = (t / T)^beta,
 
-where l is what all classes have in common, h_i are shapes that the server knows (rows of the head that it broadcast, class
-means of its own images), and d what is a client's own. With D(t) the drift that gathers between t and the last round T, in
-which a round's share falls as 1 / t^gamma, the uploads' covariance in units of d's variance is
+where l is common to all classes, h_i are shapes that the server knows (rows of the broadcast head, class means of its own
+images), and d the client's own. With D(t) the drift from t to the last round T, the uploads' covariance in units of d's is
 
     K_tu = a (t u / T^2)^b + b' min(D_t, D_u) + g_t g_u (w_t.w_u) (1 + q min(D_t, D_u))
            + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
 
 and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc. The prototypes are sum_i s_i h_ic + k K^-1
-(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood along
-small grids, from two starts. Means of auxiliary images are a shape as of the last round alone: what of early rounds they do
-not fit looks like drift, so the posterior is then the mixture of several with a bound of drift each, weighed by their
-likelihoods as of one coordinate. Directions, which drift least, are read from those of the lower bounds.
+(r - sum_i s_i W h_i), the s_i least squares in the metric K^-1. Hyperparameters have the highest marginal likelihood
+along small grids. Class means of auxiliary images are a shape of the last round alone, so the posterior is then a mixture
+of several with a bound of drift each, weighed by their likelihoods.
 
-**Hidden weights.** Where a client sends only which weight is the largest, weights are latent: the protocol says how they are
-drawn, u_c / sum_k u_k with u uniform. Prototypes follow from the posterior under expected weights, and weights anew from
-prototypes: w_t maximises
+**Hidden weights.** Where a client sends only the class of largest weight, the protocol says how weights are drawn.
+Prototypes follow from the posterior under expected weights, and weights anew from prototypes: w_t maximises
 
     -|r_t - w P|^2 / (2 s_t) - (w - m_t) C_t^-1 (w - m_t)' / 2    over distributions w,
 
-with mean m_t and covariance C_t of simulated draws with the largest entry that was sent, and s_t the mean square that is
-left, what is not known of w and P included. Own images' class means are the first prototypes.
-
-Derived here from FedRE's equations 7-12.
+with m_t and C_t of simulated draws with that largest entry, and s_t the mean square that is left. Derived here from FedRE's
+equations 7-12.
 """
 
 from __future__ import annotations

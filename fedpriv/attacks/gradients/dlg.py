@@ -39,18 +39,15 @@ class DeepLeakage(GradientMatching):
     A target is an upload as a whole; its images are the n of the batch, in no particular order.
 
     Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
-    stalls. The variables are ``u ~ N(0, 1)``, which scales its first steps too, with ``x = 0.5 + 0.05 u``, or with ``u``
-    in the coordinates of images in general (:mod:`fedpriv.attacks.priors.spectral`), whose first steps are coarse.
+    stalls; ``x = 0.5 + 0.05 u`` with ``u ~ N(0, 1)``, of pixels or of a spectrum (:mod:`fedpriv.attacks.priors.spectral`).
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.
-        stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
-            gradient falls below.
-        patience: a row is finished when so many calls together took less than a tenth off its distance. Smooth networks
-            lose half of it in as many; behind kinks a search ends where it is stuck.
-        redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
-            twice as wide as the one before, four times in all, then begins anew.
-        coordinates: ``spectrum`` or ``pixels``, as in the paper. What is least is the same, the way to it another.
+        stop_below: distance, relative to the squared norm of the gradient, below which a candidate has converged.
+        patience: a candidate is finished when so many calls together took less than a tenth off its distance.
+        redraws: how often a candidate may draw a new start when the first call has not reduced the loss tenfold, each
+            twice as wide as the one before, four times in all.
+        coordinates: ``spectrum``, or ``pixels`` as in the paper.
         labels: ``auto`` takes given labels or infers them from the last layer; ``joint`` optimises soft labels together with
             the images, as DLG does.
     """

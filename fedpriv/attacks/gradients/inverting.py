@@ -49,22 +49,18 @@ _CONVERGED = 1e-3  # distance below which a row has converged
 class InvertingGradients(GradientMatching):
     """Gradient matching in the cosine distance, of images that are held back, by Adam or L-BFGS.
 
-    A target is searched in several rows, which differ in settings and start; by halves those with the lowest objective go on
-    (:func:`fedpriv.attacks.search.candidates.climb`). Departs from the paper in its coordinates, and in that the weights of
-    what holds images back fall together with the step size. The images of a row are those, among all iterates under the last
-    weight, with the lowest sum of distance and weighted variation. Between rows distance times squared variation
-    decides, which is the objective reported: it prefers neither noisy images that fit a little better nor smooth ones that
-    fit a little worse. Signs, step size and what is not named follow from the kind of network, the number of images and the
-    iterations (:func:`fedpriv.attacks.gradients.search.choose_configs`).
+    A target is searched by several candidates, which differ in settings and start; by halves those with the lowest
+    objective, distance times squared variation, go on (:func:`fedpriv.attacks.search.candidates.climb`). Departs from the
+    paper in its coordinates, and in that the prior's weight falls with the step size. What is not named follows from the
+    kind of network, the number of images and the iterations (:func:`fedpriv.attacks.gradients.search.choose_configs`).
 
     Attributes:
-        iterations: evaluations of the gradient a target, of all its rows together.
+        iterations: evaluations of the gradient a target, of all its candidates together.
         restarts: starts a target with each setting.
         total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down.
-        prior: ``spectrum`` searches in coordinates scaled as images are, around an image that is likely beforehand
-            (:mod:`fedpriv.attacks.priors.spectral`). ``variation`` searches pixels under total variation, as the paper does;
-            ``learned`` the same beside a denoiser of the attacker's own images (:mod:`fedpriv.attacks.priors.pixels`).
-            ``auto`` takes the spectrum where it was measured to help, unless ``total_variation`` is given.
+        prior: ``spectrum`` (:mod:`fedpriv.attacks.priors.spectral`), ``variation`` of pixels as in the paper, ``learned``
+            the same beside a denoiser (:mod:`fedpriv.attacks.priors.pixels`); ``auto`` takes the spectrum where it was
+            measured to help, unless ``total_variation`` is given.
         denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 

@@ -74,7 +74,7 @@ class LinearLayer(Attack):
     learning_rate: Annotated[float, Gt(0)] = 1e-2
 
     name = "linear-layer"
-    summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
+    summary = "the inputs of the first fully connected layer, solved for; inverted where they are no images"
     version = 9
     targets = NETWORKS
     unit = "upload"

@@ -1,12 +1,8 @@
 """Distances of candidate images from the updates that they are to explain, for many candidates at once.
 
-One step's gradient is matched as it is. An update that sums up several steps of SGD is matched unrolled, by letting the
-candidates take the same steps: Geiping et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov et al., "Data
-Leakage in Federated Averaging" (TMLR 2022).
-
-Beside the update, candidates may be asked for what went into a layer, and for the statistics before batch norms: Yin et al.,
-"Dreaming to Distill" (CVPR 2020), equation 4; Huang et al., "Evaluating gradient inversion attacks and defenses in federated
-learning" (NeurIPS 2021), section 3.
+An update of several SGD steps is matched unrolled: Geiping et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov
+et al., "Data Leakage in Federated Averaging" (TMLR 2022). The inputs of a layer, and statistics before batch norms, may be
+matched too: Yin et al., "Dreaming to Distill" (CVPR 2020), equation 4; Huang et al. (NeurIPS 2021), section 3.
 """
 
 from __future__ import annotations

@@ -133,8 +133,7 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
 def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
     """Return the settings over pixels that are worth a trial in so many evaluations, the likeliest first.
 
-    The more images, the less the gradient tells of each, and the more total variation weighs. L-BFGS gets anywhere with
-    single images behind smooth networks: of several it finds noise that explains their gradient as well.
+    The more images, the more total variation weighs. L-BFGS is for single images behind smooth networks.
     """
     count, relaxed = target.count, min(1.0, (_SHORT / iterations) ** _RELAXED)
     variation = 2.0 if network.normed else min(0.12 * count, 1.0)
@@ -153,8 +152,7 @@ def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) ->
 def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
     """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
 
-    Where the update misleads, what is likely beforehand is nearer and weighs 300 times as much. Where networks have kinks
-    total variation weighs as much as what is unlikely.
+    Where the update misleads, the prior weighs 300 times as much; behind kinks total variation weighs as much as it.
     """
     short = _SHORT / iterations
     weight = 0.1 * min(target.count, 3) * min(1.0, short) ** _RELAXED

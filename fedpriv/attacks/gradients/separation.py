@@ -1,36 +1,25 @@
 """Images of a batch separated by the gradient of a fully connected layer, or of the head: what each put in, and slopes.
 
-The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss at
-its m outputs, one column an image, and A ``(n, k)`` what went in. For one image D = db, so A follows at once (Geiping et
-al. 2020, proposition 3.1). For more images dW fixes the spans of D and of A alone. Two things fix the columns:
+The gradient of a layer z = W a + b over n images is dW = D A and db = D 1, with D ``(m, n)`` the derivatives of the loss
+at its m outputs and A ``(n, k)`` the inputs. For one image D = db (Geiping et al. 2020, proposition 3.1). For more, dW
+fixes the spans of D and of A alone, and two things fix the columns:
 
-- Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive for an image. With dW = L R of
-  rank n, a column of D is L q, and any n - 1 outputs at which the image was inactive fix q up to its length: far more
-  entries vanish along it than along any other direction. Candidates are walked down to from random starts, single outputs'
-  rows and what lies aside of directions that are there already. Two images of one class pull a young network almost alike,
-  so that the difference of their columns nearly vanishes wherever both are active; exact zeros tell it from a column, and
-  one column that is known leads from the difference to the other.
+- Zeros. A ReLU behind the layer makes an entry of D zero where an output was not positive. With dW = L R of rank n, a column
+  of D is L q, along which far more entries vanish than along any other direction. Candidates are walked down to from random
+  starts and single outputs' rows. Two images of one class can make a difference of columns that nearly vanishes; exact zeros
+  tell it from a column.
 - Labels. Where a head W stands behind the ReLU, the column of an image of label y is m * (W^T (p - e_y)), p being the
-  head's predictions and m a mask. So it lies in the span and among the masked slopes of its label. Points of both are
-  searched for by averaged reflections from random masks: with the mean prediction, which early in training is nearly
-  everybody's, then with predictions of each point's own. A span does not meet a mask over hundreds of outputs by chance,
-  and a mixture of two images leaves it wherever just one of them is active. This takes batches several times as large as
-  zeros alone do.
+  head's predictions and m a mask. Points of the span and of these masked slopes are searched for by averaged reflections.
+  This takes batches several times as large as zeros alone.
 
-Of the head itself, z = W h + b under a cross-entropy, n dW = D^T H and n db = D^T 1, a row of D being softmax(z) - e_y.
-With n dW = U R, U ``(C, n)`` orthonormal, the gradient leaves just the square Q in H = Q R open, and D(Q R)^T Q = U are C n
-equations for n^2 unknowns, solved by the method of Levenberg and Marquardt as long as there are fewer images than classes.
-Images of one label differ in D by their predictions alone, so every image is told with the error that the gradient's own
-rounding makes, or by which as good solutions differ; where rounding hides the differences, they are solved for as one.
+Of the head itself, under a cross-entropy, n dW = D^T H and n db = D^T 1, a row of D being softmax(z) - e_y. With n dW = U
+R, U orthonormal, only Q in H = Q R is open, and D(Q R)^T Q = U is solved by Levenberg and Marquardt, for fewer images
+than classes. Images that rounding cannot distinguish are solved for as one.
 
-Sources: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
-2024), for zeros; Qu, Sun and Wright, "Finding a sparse vector in a subspace" (IEEE Transactions on Information Theory 62,
-5855-5880, 2016), for walks; Spielman, Wang and Wright, "Exact recovery of sparsely-used dictionaries" (COLT 2012), for
-starts at rows; Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing" (ICASSP 2008), for weights of
-shrinking smoothness; Elser, "Phase retrieval by iterated projections" (Journal of the Optical Society of America A 20,
-40-55, 2003), for reflections between sets that are not convex; Fan et al. 2025, Maui, for labels and the head. Masked
-slopes of labels, elimination, reading A through truncated factors, and the head's equations
-are derived here.
+Sources: Dimitrov et al., SPEAR (NeurIPS 2024), for zeros; Qu, Sun and Wright (IEEE Trans. Inf. Theory 62, 2016), for
+walks; Spielman, Wang and Wright (COLT 2012), for starts at rows; Chartrand and Yin (ICASSP 2008), for weights of
+shrinking smoothness; Elser (J. Opt. Soc. Am. A 20, 2003), for reflections; Fan et al. 2025, Maui, for labels and the
+head. Masked slopes, elimination, reading A through truncated factors, and the head's equations are derived here.
 """
 
 from __future__ import annotations

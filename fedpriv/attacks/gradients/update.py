@@ -145,9 +145,8 @@ def square_norms(steps: Sequence[LocalStep]) -> Tensor:
 def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
     """Return the sizes of the batches that a round of ``count`` images was split into, in order.
 
-    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
-    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
-    norm cannot train on one image).
+    Where they are not known, batches hold ``facts.batch_size`` images, the last one the rest; where that makes more steps
+    than there were, the tail was joined to the batch before.
     """
     if sum(facts.sizes) == count:
         return list(facts.sizes)
@@ -188,11 +187,10 @@ def infer_labels(
 def labels_of_head(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor:
     """Return the labels of a batch ``(n,)`` from the last layer's gradient ``(C, d)`` and ``(C,)``, as a multiset.
 
-    With the cross-entropy, the bias gradient of a class is its mean predicted probability minus its share of the batch,
-    so it is negative only for classes that are there. For one image that is the label (iDLG, Zhao et al. 2020). For
-    more, every such class is taken once and the rest by repeatedly taking the most negative entry, where each image
-    taken raises its class's entry by what one image is worth (the sum of the negative entries over n). Without bias the
-    sum of the weight's row stands in for it: it has the same sign wherever the layer's inputs are not negative.
+    The bias gradient of a class is its mean predicted probability minus its share of the batch, so it is negative only for
+    classes that are there. For one image that is the label (iDLG, Zhao et al. 2020). For more, every such class is taken
+    once and then repeatedly the most negative entry, raised by the sum of the negative entries over n for each image taken.
+    Without bias the sum of the weight's row stands in for it.
     """
     signal = (weight.sum(1) if bias is None else bias).double().clone()
     if batch_size == 1:

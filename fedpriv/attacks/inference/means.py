@@ -1,25 +1,22 @@
-"""Uploads that are means of representations or outputs, or mixtures of such means: how far they deviate, and of how many.
+"""Uploads that are means of representations or outputs, or weighted sums of such: how far they deviate, and of how many.
 
 Expectations are of the attacker's own images: means by class, and one pooled covariance S within classes, with P = (S + r
-tr(S) / d I)^-1. With Z_t the deviations of own images under the extractor of round t, whitened by the symmetric root of
-P, two rounds are alike by C_ts = tr Z_t^T Z_s / (|Z_t| |Z_s|).
-
-Expected means are put through a defense that the protocol names. The upload's distance from that, over the share of length
-that is left, is the deviation (behind a bound on lengths the share at which the upload resembles the expectation most); its
-variance, if the defense draws, is kept as noise. Entries that a defense leaves out are not compared.
+tr(S) / d I)^-1. With Z_t the deviations of own images in round t, whitened by the root of P, two rounds are alike by C_ts
+= tr Z_t^T Z_s / (|Z_t| |Z_s|). Expected means are put through a defense that the protocol names; noise that it draws is
+kept as variance, and entries that it leaves out are not compared.
 
 **Numbers of images.** A mean of n images scatters with S / n around the expectation, a mean of N own images with S / N. Its
 deviation D in whitened coordinates therefore has
 
     |D|^2 / k ~ v chi^2_f / f,    v = 1 / n + 1 / N,    f = (tr C)^2 / tr C^2,
 
-with C the covariance and k = tr C the mean squared length of own images in coordinates that the others whitened. A mixture
-deviates by sum_c w_tc D_tc in round t, so the inner products G of the rounds' deviations, over k, are Wishart distributed,
+with C the covariance and k = tr C. A weighted sum deviates by sum_c w_tc D_tc in round t, so the inner products G of the
+rounds' deviations, over k, are Wishart distributed,
 
     E G = (W diag(v) W^T) * C + s diag(W W^T),
 
-with * entry by entry and C_ts how alike rounds are. v and s have the highest posterior density, log(1 / n) and log s being
-normal; noise of a known defense adds s^2 tr P / k to the diagonal. That uploads tell their counts so is ours.
+with * entry by entry. v and s have the highest posterior density, log(1 / n) and log s being normal; noise of a known
+defense adds s^2 tr P / k to the diagonal. That uploads disclose their counts so is ours.
 """
 
 from __future__ import annotations

@@ -1,41 +1,33 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
-Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are calibrated by the
-other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus infinity.
+Candidates are scored, higher for likelier members, by the upload and the client's extractor g; scores are compared with
+those by other clients' uploads and averaged over rounds. A class that the upload does not contain has no members: minus
+infinity.
 
-**Distance**, of prototypes, representations and mixtures: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the
-candidate's class; of class outputs KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class.
+**Distance**: ||g(x) - p||^2 / ||p||^2 with the nearest p uploaded for the candidate's class; of class outputs
+KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class.
 
-**Deviation**, of means and mixtures where the attacker has labelled images of the clients' domain. A mean of n images
-deviates from the expectation of its class by sum_i (g(x_i) - m_y) / n, of which a member's own z = g(x) - m_y is part, and
-the most powerful test weighs directions by the inverse covariance (Dwork et al., "Robust traceability from trace amounts",
-FOCS 2015, for independent attributes). With z_t and D_t the whitened deviations of candidate and upload in round t, the
-score is
+**Deviation**, with labelled auxiliary images. A mean of n images deviates from the expectation of its class by sum_i
+(g(x_i) - m_y) / n, of which a member's own g(x) - m_y is part (Dwork et al., FOCS 2015). With z_t and D_t the whitened
+deviations of candidate and upload in round t, w_t the weight of the class and K the covariance of rounds
+(:mod:`fedpriv.attacks.inference.means`), the score is
 
-    sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s),
+    sum_ts w_t K^-1_ts z_t^T D_s / sqrt(sum_ts w_t w_s K^-1_ts z_t^T z_s  sum_ts K^-1_ts D_t^T D_s).
 
-with w_t the weight of the class (of means 1), and K = (W diag(v) W^T) * C + noise the covariance of rounds that the numbers
-of images lead to expect (:mod:`fedpriv.attacks.inference.means`), whose inverse separates the classes of a mixture.
+**Kernels.** With K = H H^T of public images centred, a(x) the weights of ridge regression over pixels and u_y the mean over
+public images of class y less that over all, the signal is the cosine of H^T a(x) and H^T u_y; without classes of public
+images a(x)^T K a(x) over the mean of the diagonal.
 
-**Kernels.** K = H H^T of public images is centred. With a(x) the weights by which ridge regression over pixels makes the
-value at x out of those at public images, and u_y the mean over public images of class y less the mean over all, the
-signal is
-
-    a(x)^T K u_y / sqrt(a(x)^T K a(x)  u_y^T K u_y),
-
-the cosine of H^T a(x) and H^T u_y; without classes of public images a(x)^T K a(x) over the mean of the diagonal.
-
-**Outputs on public samples.** With u_k(p) the log outputs of client k on sample p, less their mean over classes and then
-over samples, and l_k their regression over pixels, the signal of x of class y is l_k(x)_y.
+**Outputs on public samples.** The log outputs of client k, less their means, regressed over pixels: the signal is their
+value at x for class y.
 
 **Trained weights**: :mod:`fedpriv.attacks.inference.update_scores`.
 
-**Calibration.** The other clients' uploads, each under its own extractor, show how near an upload comes that was not
-computed from the candidate (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload,
-score = 1/2 mean over other clients j of log d_j(x) - log d_k(x). With signals s_k(x) of trained weights, c_k(x) = s_k(x) -
-(n m_k(class of x) + m_k) / (n + 1), m_k the median of all candidates and m_k(y) of the n of a class, on the scale of its
-own spread; score = c_k(x) - 1/2 mean over other j of c_j(x). With signals from public inputs, z(x) = (s_k(x) - mean of the
-others' s_j(x)) / (d(x) + 0.3 median of d), d(x) the standard deviation of the others', less the class median as above.
+**Calibration** (the principle of FedMIA: Zhu et al., CVPR 2025). With distances d_k(x) from client k's upload, score =
+1/2 mean over others j of log d_j(x) - log d_k(x). With signals s_k(x) of weights, c_k(x) = s_k(x) - (n m_k(class of x) +
+m_k) / (n + 1), m_k the median of all candidates and m_k(y) of the n of a class; score = c_k(x) - 1/2 mean over others of
+c_j(x). With signals from public inputs, z(x) = (s_k(x) - mean of the others) / (d(x) + 0.3 median of d), d their standard
+deviation, less the class median likewise.
 """
 
 from __future__ import annotations

@@ -1,22 +1,15 @@
-"""Property inference: what an upload tells of a client's classes, such as which class it has most of.
+"""Property inference: what an upload discloses of a client's classes, such as which class it has most of.
 
-Counts and label sets that are disclosed, in whichever round, are read off. Otherwise, by what is granted:
+Counts and label sets in clear are read off. Otherwise, by what the threat model has:
 
-**Deviation** of means: shares of classes by the numbers of images behind them (:mod:`fedpriv.attacks.inference.means`).
-
-**Gradients and biases** of trained weights: :mod:`fedpriv.attacks.inference.update_scores`.
-
-**Public outputs.** A classifier trained on shares pi answers p(c | x) in proportion to pi(c) p(x | c), so that of clients
-k and j log p_k(c | x) - log p_j(c | x) = log pi_k(c) - log pi_j(c) up to a constant (after Shi, Ouyang and Wang, arXiv
-2502.08001).
-
-**Kernels.** Two public images of a class that a client holds are more alike in its kernel than in other clients'.
-
-**Simulated clients**, of means and mixtures without extractors: a logistic regression learns from what clients made of the
-attacker's own images upload (:mod:`fedpriv.attacks.inversion.surrogate`) by features of a class that mean the same for
-every client: lengths, angles to the broadcast classifier, and how a class stands among the client's own. (Ateniese et al.,
-"Hacking smart machines with smarter ones", 2015; Melis et al., "Exploiting unintended feature leakage in collaborative
-learning", IEEE S&P 2019.)
+- means: shares of classes by the numbers of images behind them (:mod:`fedpriv.attacks.inference.means`);
+- trained weights: gradients and biases (:mod:`fedpriv.attacks.inference.update_scores`);
+- public outputs: log p_k(c | x) - log p_j(c | x) of clients k and j is log pi_k(c) - log pi_j(c) up to a constant, pi being
+  shares of classes (after Shi, Ouyang and Wang, arXiv 2502.08001);
+- kernels: two public images of a class that a client holds are more alike in its kernel than in other clients';
+- means without extractors: logistic regression on uploads of simulated clients
+  (:mod:`fedpriv.attacks.inversion.surrogate`), by features that mean the same for every client (Ateniese et al. 2015;
+  Melis et al., IEEE S&P 2019).
 """
 
 from __future__ import annotations

@@ -1,26 +1,21 @@
 """Membership scores and shares of classes from the change of weights between broadcast and upload.
 
 **Span**, where a layer before the head is uploaded. A step changes weights W and bias b of z = W a + b by -lr sum_i d_i
-a_i^T and -lr sum_i d_i, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever
-the loss. With errors of standard deviation e in M, the share of an input x = (a, 1) outside of that span is
+(a_i, 1)^T, so the change M of (W, b), of m rows, has its rows in the span of the members' (a_i, 1), whatever the loss.
+With errors of standard deviation e in M, the share of an input x = (a, 1) outside of that span is
 
-    r(x) = min over u of (||x - M^T u||^2 + s ||u||^2) / ||x||^2 = s x^T (M^T M + s)^-1 x / ||x||^2,
+    r(x) = s x^T (M^T M + s)^-1 x / ||x||^2,      s = e^2 (sqrt(m) + sqrt(d))^2,
 
-with s = e^2 (sqrt(m) + sqrt(d))^2, about the square of the largest singular value of such errors, of rounding to single
-precision. The score is -log r. (SPEAR, Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
+and the score is -log r. (SPEAR, Dimitrov et al., NeurIPS 2024, inverts batches by this span; the score is ours.)
 
-**Gradient** otherwise, because a few images fill a head's span: the cosine between the update and the candidate's
-gradient at the broadcast weights (after Nasr et al., S&P 2019). An extractor and an angle matrix take the client's
-private head.
+**Gradient** otherwise: the cosine between the update and the candidate's gradient at the broadcast weights (after Nasr et
+al., S&P 2019). An extractor and an angle matrix take the client's private head.
 
-**Gradients.** Training changes weights, in expectation, by before - after = a sum_k s_k g_k with a > 0, s the shares of
-classes and g_k the mean gradient of own images of class k at the broadcast weights, the uploaded ones, and half-way.
-Shares are those of least squares under s >= 0; rounds are averaged by the explained part of the change's square. (Numbers
-of labels from averages over local training: Geng et al., arXiv 2110.09074, 2021; shares for any part of a model are
-ours.)
-
-**Biases.** A class's bias rises where the client has more of its images than the model expects (Wainakh et al., PoPETs
-2022).
+**Shares of classes.** Training changes weights, in expectation, by a sum_k s_k g_k, with s the shares of classes and g_k
+the mean gradient of own images of class k at the broadcast weights, the uploaded ones, and half-way: least squares under
+s >= 0, rounds averaged by the explained part. (Numbers of labels: Geng et al., arXiv 2110.09074, 2021; any part of a
+model is ours.) Without images, by biases: a class's bias rises where the client has more of it than the model expects
+(Wainakh et al., 2022).
 """
 
 from __future__ import annotations

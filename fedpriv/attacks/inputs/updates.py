@@ -156,13 +156,10 @@ def stacked_projection(
 class SentEntries:
     """The projection of candidate gradients onto what N clients sent.
 
-    Entries of a pruned update that are zero were small, not zero, and are left out. An update of signs is compared with the
-    smooth signs of candidates. A *censored* update, without its smallest entries and with its large ones truncated, bounds
-    those: candidates in keeping with that are not pulled anywhere. Where noise is in proportion to each tensor, tensors are
-    taken *relative* to their root mean square in the update.
-
-    Of signs times one magnitude a tensor, candidates' entries g become ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with
-    rms(g) over the entries that were sent.
+    Entries of a pruned update that are zero are left out. A *censored* update, without its smallest entries and with its
+    large ones truncated, bounds those. Where noise is in proportion to each tensor, tensors are taken *relative* to their
+    root mean square in the update. Of signs times one magnitude a tensor, candidates' entries g become ``magnitude * g /
+    sqrt(g^2 + (0.03 rms(g))^2)``, with rms(g) over the entries that were sent.
     """
 
     wanted: Mapping[str, Tensor]  # name -> observed gradient (N, ...); zero where nothing was sent

@@ -1,16 +1,14 @@
 """Inversion by a trained decoder: one forward pass a target, once a network has learned to invert the extractors.
 
-The attacker owns images a of the same domain, computes g_k(a) by every client's extractor, and trains D to give a back:
-min sum_k ||D_k(g_k(a)) - a||^2. It needs no gradient through g_k, so that answers to queries are enough. Where clients
-defend what they upload, D_k learns from g_k(a) as the same defenses would have sent it, drawn anew. With z standardised,
+The attacker computes g_k(a) of auxiliary images by every client's extractor, and trains D to give a back: min sum_k
+||D_k(g_k(a)) - a||^2. It needs no gradient through g_k. Where clients defend what they upload, D_k learns from g_k(a) as
+the same defenses would have sent it. With z standardised,
 
     D_k(z, y) = m + m_y + W_k (z - z_y) + B(relu(V_k z + v_k)),
 
-m being the mean image, and m_y and z_y the means of class y beyond those of all, zero where y is not known. The readouts
-W_k come from ridge regression, the penalty of each chosen on held-out images; the entries V_k, v_k and the body B, two
-linear layers that all extractors share, are trained by Adam on what the readouts leave over. Of a mean of representations
-the readout gives the mean of the images. A decoded image of one image's representation is then fitted to it, as far as
-that was seen to help.
+m being the mean image, and m_y and z_y the means of class y beyond those of all. The readouts W_k come from ridge
+regression; V_k, v_k and the body B, two linear layers that all extractors share, are trained by Adam on what the readouts
+leave over. A decoded image of one image's representation is then fitted to it, as far as that was seen to help.
 
 Source: Dosovitskiy and Brox, "Inverting visual representations with convolutional networks" (CVPR 2016).
 """

@@ -47,7 +47,7 @@ class LearnedInversion(Fitting, Attack):
     denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "learned"
-    summary = "an image of the uploaded vector, held back by a trained denoiser"
+    summary = "an image with the uploaded representation, under a trained denoiser"
     version = 4
     targets = SEPARATE
     unit = "upload"

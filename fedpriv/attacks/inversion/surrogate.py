@@ -1,19 +1,16 @@
 """Substitutes for clients, trained on the attacker's own images: shadows of private networks, and simulated clients.
 
-In model-heterogeneous federations nobody sends an extractor, but uploads tie its output down. Where a head f that classifies
-its representations is sent, and prototypes p_c, the means of its representations by class, a shadow g is trained on the
-attacker's own labelled images to go with both,
+Where a head f is sent and prototypes p_c, a shadow g is trained on labelled auxiliary images, f and p frozen, by
 
-    CE(f(g(a)), y) + ||g(a) - p_y||^2 / mean_c ||p_c||^2,
+    CE(f(g(a)), y) + ||g(a) - p_y||^2 / mean_c ||p_c||^2.
 
-with f and p frozen. Means by class are all that prototypes tell, so what tells images of one class apart is a guess.
-Where clients send mean outputs u_c of their classes (FD), a whole model h is trained to answer as the client's on average,
+Where clients send mean outputs u_c of their classes (FD), a whole model h is trained by
 
     CE(h(a), y) + D(h(a), u_y),
 
 with D as in :func:`fedpriv.attacks.inputs.outputs.output_distance`. Classes that the client did not send keep the first
-term only. Simulated clients train from the broadcast classifier, pulled towards broadcast prototypes, and upload what real
-ones do.
+term only. Simulated clients train from the broadcast classifier, pulled towards broadcast prototypes, and upload what
+real ones do.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ class DipInversion(DipFitting, VectorInversion):
     generator: Hourglass = Hourglass(channels=(8, 16, 32), input_channels=16)
 
     name = "dip"
-    summary = "an image of the uploaded representation, drawn by an untrained network"
+    summary = "an image with the uploaded representation, drawn by an untrained network"
     version = 4
     most_targets = 24
 
@@ -339,22 +339,19 @@ _TRIED = 60
 class PixelInversion(VectorInversion):
     """Inversion over the image itself (Mahendran and Vedaldi 2015), without a network that draws it.
 
-    The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean
-    of the attacker's own images where the card grants some of the same data set, else around grey
-    (:mod:`fedpriv.attacks.priors.spectral`). Starts of a target are halved as their budget is spent
-    (:mod:`fedpriv.attacks.search.candidates`).
+    The paper searches pixels under total variation. Here coordinates are those of images' spectrum, around the class mean of
+    auxiliary images, else grey (:mod:`fedpriv.attacks.priors.spectral`); starts compete by successive halving.
 
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.
-        restarts: starts a target; fewer where the budget is too small to tell so many apart.
-        trial: share of the iterations in which it is found out which start goes on.
-        patience: steps without 1 % gain after which a start ends. Before its step size falls, a search may stand still.
-        learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, over
-            pixels two thirds, and in proportion less for images of more than 32 x 32 of them; it falls to zero along half a
-            cosine.
-        tolerance: relative feature distance plus penalties below which a row is finished, and converged.
-        coordinates: ``spectrum`` or ``pixels``, as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
-            images of fewer than 16 x 16 of them, which have no spectrum to speak of.
+        restarts: starts a target; fewer where the iterations are too few to choose among so many.
+        trial: share of the iterations that choose the start that goes on.
+        patience: steps without 1 % gain after which a start ends.
+        learning_rate: Adam's first step size in a search of 300 steps or more of up to 32 x 32 pixels, in proportion less
+            in a shorter one or for larger images; it falls to zero along half a cosine.
+        tolerance: relative feature distance plus penalties below which a candidate is finished, and converged.
+        coordinates: ``spectrum``, or ``pixels`` as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
+            images of fewer than 16 x 16.
         spectrum: what holds coordinates of a spectrum back.
         pixels: what holds pixels back.
     """
@@ -370,7 +367,7 @@ class PixelInversion(VectorInversion):
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
-    summary = "an image of the uploaded representation, searched itself under a simple prior"
+    summary = "an image with the uploaded representation, searched under a simple prior"
     version = 6
 
     def framed(self, image_shape: ImageShape) -> bool:

@@ -199,10 +199,9 @@ def fit(
 ) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
-    The host looks every few steps only: then rows that ended are settled, and dropped as soon as no more than half are left.
-    Of the ``restarts`` rows of a target, which stand side by side, those with the higher objectives end where the schedule
-    has them end. A row's result is the best, by the objective, of the image of its last parameters without noise, the
-    running mean of the images shown, and the best image shown. ``tick`` is called with the steps done.
+    The host looks every few steps only: then rows that ended are settled, and dropped when half are left. The ``restarts``
+    rows of a target stand side by side. A row's result is the best, by the objective, of the image of its last parameters
+    without noise, the running mean of the images shown, and the best image shown. ``tick`` is called with the steps done.
     """
     rate = schedule.learning_rate
     optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], rate, fused=True)

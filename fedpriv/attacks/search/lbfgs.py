@@ -71,8 +71,7 @@ def minimise(
 ) -> Minimum:
     """Minimise N independent functions of D variables.
 
-    A row that cannot move any more (its call ends at its first evaluation), is not finite, is below ``stop_below``, or has
-    got nowhere for as long as ``settings`` have patience is finished for good.
+    A row that cannot move, is not finite, is below ``stop_below``, or has run out of patience is finished for good.
 
     Args:
         evaluate: losses and gradients of some of the rows. Must not mix rows. It gets the same tensor of rows for as long
@@ -214,9 +213,8 @@ class _Curvature:
 
         H g = scale (g - Y p) + S q,    p = R^-1 S'g,    q = R^-T ((D + scale Y'Y) p - scale Y'g).
 
-    All sums over variables are two products with the whole history, instead of two for each pair one after the other.
-    R^-1 is kept as it is: a new pair adds a column to it, and where the oldest pair goes its row and column go too, whatever
-    the order of places in memory. So each row has its own ring of places, and nothing is moved or solved.
+    All sums over variables are two products with the whole history. A new pair adds a column to R^-1, and the oldest pair
+    takes its row and column along, so each row has its own ring of places, and nothing is moved or solved.
     """
 
     def __init__(self, size: int, start: Tensor) -> None:
