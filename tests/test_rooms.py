@@ -48,25 +48,25 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_059,
+    "util": 2_071,
     "algebra": 469,
     "datasets": 1_064,
-    "models": 810,
+    "models": 820,
     "uploads": 972,
     "integrations": 1_142,
     "dp": 680,
-    "federation": 2_146,
+    "federation": 2_145,
     "methods": 3_251,
     "defenses": 2_052,
-    "attacks": 11_294,
-    "eval": 5_310,
-    "claims": 203,
-    "reports": 3_582,
-    "cli": 1_068,
-    "pipeline": 1_439,
+    "attacks": 11_317,
+    "eval": 5_321,
+    "claims": 211,
+    "reports": 3_587,
+    "cli": 1_066,
+    "pipeline": 1_443,
     "sources": 3_062,
-    "api": 2_352,
-    "study": 2_475,
+    "api": 2_359,
+    "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

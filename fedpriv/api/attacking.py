@@ -70,7 +70,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
             neither its batches nor its steps are given.
         facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
-            there is memory for, once the work has taken ten seconds. Results do not depend on it.
+            there is memory for, where the work takes more than some ten seconds. Results do not depend on it.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
     """

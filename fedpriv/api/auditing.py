@@ -107,7 +107,7 @@ class StudyPlan(Tabular):
     Attributes:
         cells: of each run with its attacks the name ``cell``, ``method``, ``defense``, ``seed``, ``target`` (None where
             nothing is uploaded), ``attacks``, the names of its results, ``client_steps`` of its run (0 where an earlier cell
-            has it) and ``attack_steps``, the most iterations over all targets and restarts, controls included.
+            has it) and ``attack_iterations``, the most iterations over all targets and restarts, controls included.
         notices: what was chosen for the study or left out of it, and why.
     """
 
@@ -121,7 +121,7 @@ class StudyPlan(Tabular):
     @property
     def work(self) -> str:
         """The estimate in one line."""
-        trained, searched = (sum(cell[name] for cell in self.cells) for name in ("client_steps", "attack_steps"))
+        trained, searched = (sum(cell[name] for cell in self.cells) for name in ("client_steps", "attack_iterations"))
         return f"{len(self.cells)} cells: {trained:,} client steps, at most {searched:,} attack iterations"
 
 
@@ -141,7 +141,7 @@ def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPla
         results, steps = tuple(name for item in cell.plans for name in item.results()), cell.client_steps
         row = {"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed}
         row |= {"target": cell.target, "attacks": results, "client_steps": 0 if cell.run in runs else steps}
-        rows.append(row | {"attack_steps": cell.attack_steps})
+        rows.append(row | {"attack_iterations": cell.attack_iterations})
         runs.add(cell.run)
     return StudyPlan(tuple(rows), notices)
 

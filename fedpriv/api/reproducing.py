@@ -13,9 +13,10 @@ from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.claims import Claim, find_claim
 from fedpriv.eval.claims import ClaimCard
 from fedpriv.eval.records import Estimate
-from fedpriv.eval.storage import CLAIM, read_record
+from fedpriv.eval.storage import CLAIM
 from fedpriv.reports.claim_card import PAGE, write_claim_card
-from fedpriv.study.claim_plan import Asked, Place, measure_of, planned, sizes_of
+from fedpriv.study.claim_guesses import guessed
+from fedpriv.study.claim_plan import Asked, Place, cells_of, measure_of, planned, sizes_of
 from fedpriv.study.grid import parse_study
 from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.study.run import StudyResult, run_study
@@ -25,6 +26,7 @@ from fedpriv.util import files, folders
 from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
+from fedpriv.util.files import read_json
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT
 
@@ -56,7 +58,7 @@ class Reproduction(Tabular):
                 **{name: getattr(cell, name) for name in ("row", "column", "unit", "claimed", "verdict", "why")},
                 "measured": None if cell.measured is None else cell.measured.mean,
                 "ci95": None if cell.measured is None else cell.measured.ci95,
-                "floor": None if cell.floor is None else cell.floor.mean,
+                "baseline": None if cell.baseline is None else cell.baseline.mean,
             }
             for cell in self.card.cells
         ]
@@ -79,12 +81,13 @@ def reproduce(
 ) -> Reproduction:
     """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
 
-    Calling it again with the same arguments and ``out`` goes on where it stopped.
+    First of all the listener hears what the printed values are worth beside guesses that use no upload. Calling it again
+    with the same arguments and ``out`` goes on where it stopped.
 
     Args:
         claim: a name of ``fedpriv list claims``, or a TOML file of one's own (docs/reproducing.md).
-        scale: ``smoke`` (seconds, on data of the package; says nothing of the claim), ``cpu`` (about an hour on two
-            cores), or ``paper`` (the paper's setting).
+        scale: ``smoke`` (seconds, on data of the package: a pipeline check), ``cpu`` (about an hour on two cores), or
+            ``paper`` (the paper's setting).
         rows: names of rows to try (default: those that the scale tries).
         columns: names of columns, likewise.
         seeds: of the runs, or a text with commas between them (default: the scale's).
@@ -102,6 +105,10 @@ def reproduce(
     folder_of_data = None if data_dir is None else given_path("data_dir", data_dir)
     folders_of_images = _folders(result, mapping("images", images))
     requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, folders_of_images, download)
+    cells_of(result, requested)  # refuses rows, columns and scales that there are not, before anything is said
+    guesses = guessed(result, requested)
+    for line in guesses:
+        listener.say(line)
     plan = planned(result, requested)
     folder, scratch = place(settings.get("out"))
     command = listener.command or call("reproduce", name, scale=scale)
@@ -120,7 +127,7 @@ def reproduce(
             outcome = StudyOutcome(folder / STUDY, plan.labels)
             cells = {cell.name: trained(result, cell, outcome, scale) for cell in plan.tried}
         seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in (study.rows if study else ()))
-        card = card_of(name, result, requested, plan, cells, command=command, outcome=outcome, seconds=seconds)
+        card = card_of(name, result, requested, plan, cells, guesses, command=command, outcome=outcome, seconds=seconds)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
 
@@ -162,7 +169,7 @@ def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
         return False
     if not (folder / CLAIM).is_file():
         return True  # cut off before its end; whether the study is the same, that says itself
-    record = read_record(folder / CLAIM)
-    if not isinstance(record, ClaimCard) or record.name != name:
+    record = read_json(folder / CLAIM)
+    if not isinstance(record, dict) or record.get("name") != name:
         raise UserError(f"{folder}: holds another claim; choose another out, or force")
     return True

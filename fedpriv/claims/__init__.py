@@ -107,6 +107,14 @@ class ScaledDown:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """Mean and standard deviation of each channel over a data set, in [0, 1]: what guesses score where it is not at hand."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Claim:
     """One table, figure or statement of a paper."""
 
@@ -131,7 +139,7 @@ class Claim:
     scales: Mapping[str, ScaledDown] = field(default_factory=dict)  # smaller ones, by name
     dash: Literal["failed", "not printed"] = "failed"  # a missing value: statements pass over failures
     remarks: Mapping[str, str] = field(default_factory=dict)  # ``ROW | COLUMN`` -> what is odd about that value
-    reading: str = ""  # what follows from the floors, or empty
+    pixels: Pixels | None = None  # of the data set of inverted images
 
     @property
     def counted(self) -> bool:

@@ -139,7 +139,7 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
 @flags_of("reproducing:reproduce", without=("claim",), single=("seeds",), first=REPRODUCE_FIRST)
 @common.common_options
 def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> int:
-    """Put a claim of a paper to the test: our figure beside the paper's, a baseline, and a verdict with an interval.
+    """Put a claim of a paper to the test: what its figures are worth beside plain guesses, then ours and a verdict.
 
     CLAIM is a name of: fedpriv list claims, or a TOML file (docs/reproducing.md). Repeating the command goes on where it
     stopped. Default folder: claims/CLAIM-SCALE.
@@ -152,12 +152,10 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     if as_json:
         common.print_json({"out": str(result.path), "page": str(result.page), "card": card.model_dump(mode="json")})
         return 0
-    from fedpriv.reports.claim_card import headline
+    from fedpriv.reports.claim_card import lines_of
 
     for line in card.left_out:
         common.say(f"left out: {line}", quiet=quiet)
-    common.tell(f"{card.verdict}: {headline(card)}")
-    for statement in card.statements:
-        common.tell(f"{statement.verdict}: {statement.text}" + (f" ({statement.why})" if statement.why else ""))
+    common.tell(*lines_of(card))
     common.say(f"page: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0

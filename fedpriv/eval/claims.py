@@ -1,10 +1,10 @@
 """A paper's claims (``claim.json``), and whether they hold: values beside intervals, orders beside intervals of differences.
 
-A value of a trained claim holds where the whole 95 % interval of ours lies within the claim's tolerance of it, does not hold
-where the interval lies outside altogether, and cannot be told otherwise, or where anything but the paper's own setting was
-run. An order holds where every one of its differences is above zero at 97.5 % and, as estimated, at least as large as the
-least effect: all must be, so that this needs no correction. It does not hold where some difference is below the least effect
-at 97.5 % with Bonferroni's correction for as many as there are. Counts are exact, at any scale.
+A value of a trained claim holds where the whole 95 % interval of ours lies within the claim's tolerance of it, and does not
+hold where the interval lies outside altogether. An order holds where every one of its differences is above zero at 97.5 %
+and, as estimated, at least as large as the least effect: all must be, so that this needs no correction. It does not hold
+where some difference is below the least effect at 97.5 % with Bonferroni's correction for as many as there are. "Does not
+hold" is said at the paper's own setting alone, which counts have always.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from fedpriv.eval.intervals import TAIL
 from fedpriv.eval.records import RECORD_VERSION, Comparison, Estimate, Interval
 from fedpriv.util.config import Record
 
-ClaimWord = Literal["holds", "does not hold", "below the floor", "cannot be told"]
-"""``below the floor``: a guess without the upload, or clients without any exchange, reach as much."""
+ClaimWord = Literal["holds", "does not hold", "below the baseline", "not decided", "pipeline check"]
+"""``below the baseline``: a guess without the upload reaches as much; ``pipeline check``: of a run too small to judge by."""
 
 
 class ClaimCell(Record):
-    """One value of a table: what the paper prints, and ours over seeds beside a floor.
+    """One value of a table: what the paper prints, and ours over seeds beside its own baseline.
 
-    ``spread`` is the deviation that the paper prints; ``measured`` is None where the cell was not tried, ``verdict`` where
-    the paper gives no value. The floor is the strongest guess, or ``local``.
+    ``spread`` is the deviation that the paper prints; ``measured`` is None where nothing came out, ``verdict`` where the
+    paper gives no value. The baseline is the strongest guess without the upload, over which ``advantage`` is, or ``local``.
+    ``failed`` has the seeds that ``measured`` lacks, each with its reason.
     """
 
     row: str
@@ -36,8 +37,10 @@ class ClaimCell(Record):
     claimed: FiniteFloat | None
     spread: FiniteFloat | None
     measured: Estimate | None
-    floor: Estimate | None
-    floor_name: str
+    baseline: Estimate | None
+    baseline_name: str
+    advantage: Estimate | None
+    failed: tuple[str, ...]
     same_data: bool
     same_setting: bool
     verdict: ClaimWord | None
@@ -51,7 +54,8 @@ class ClaimedOrder(Record):
     Attributes:
         within: the column, or row, in which it is.
         better, than: who is said to be ahead of whom.
-        difference: by how much it was, positive as the paper says; None where either was not measured.
+        difference: by how much it was, positive as the paper says: of advantages where there are any, else of values. None
+            where either was not measured or lacks a seed.
         ci95: its interval; None where there is none, or values are exact.
         n: units over which the interval goes; of counts, the two values.
         over: those units: clients, or seeds, each of which draws clients anew.
@@ -81,7 +85,8 @@ class ClaimStatement(Record):
 class ClaimCard(Record):
     """``claim.json``.
 
-    ``setting`` is what all cells share; ``changed`` -> (the paper's, the one here) where settings differ from the paper's.
+    ``guesses`` says what guesses without any upload score beside the printed values, ``setting`` what all cells share, and
+    ``changed`` maps settings that are not the paper's to (the paper's, the one here).
     """
 
     kind: Literal["claim"] = "claim"
@@ -93,7 +98,7 @@ class ClaimCard(Record):
     where: str
     known: tuple[str, ...]
     unknown: tuple[str, ...]
-    reading: str
+    guesses: tuple[str, ...]
     scale: str
     seeds: tuple[int, ...]
     setting: Mapping[str, str]
@@ -132,59 +137,65 @@ def judge_value(
     measured: Estimate | None,
     *,
     same_setting: bool,
-    floor: Estimate | None = None,
+    baseline: Estimate | None = None,
     same_data: bool = True,
     error: bool = False,
+    failed: int = 0,
 ) -> Judged:
     """Judge a printed value by ours (None: not measured), and by that of a guess without the upload.
 
     ``same_setting``: ours was measured in the paper's own setting (of counts it does not matter); ``same_data``: ours, and
-    the floor, are of the paper's data; ``error``: less means that more leaks.
+    the baseline, are of the paper's data; ``error``: less means that more leaks; ``failed``: seeds that ours lacks.
     """
-    ends = floor.ci95 if floor is not None and same_data else None
+    ends = baseline.ci95 if baseline is not None and same_data else None
     if ends is not None and (printed.value > ends[1] if error else printed.value < ends[0]):
-        return "below the floor", "a guess without the upload comes nearer on the same data"
+        return "below the baseline", "a guess without the upload comes nearer on the same data"
     if measured is None or measured.mean is None:
-        return "cannot be told", "not measured"
+        return "not decided", "not measured"
     if printed.counted:
         margin = max(printed.tolerance, 0.5 * 10.0**-printed.digits * (1 + 1e-9))
         near = abs(measured.mean - printed.value) <= margin
         return ("holds", "") if near else ("does not hold", "the counts differ")
     if not (same_setting and same_data):
-        return "cannot be told", "the paper's setting was not run" if same_data else "other data than the paper's"
+        return "not decided", "the paper's setting was not run" if same_data else "other data than the paper's"
+    if failed:
+        return "not decided", "a mean of the other seeds alone favours what fails"
     if measured.ci95 is None:
-        return "cannot be told", "one seed gives no interval"
+        return "not decided", "one seed gives no interval"
     low, high = (end - printed.value for end in measured.ci95)
     if -printed.tolerance <= low and high <= printed.tolerance:
         return "holds", ""
     if high < -printed.tolerance or low > printed.tolerance:
         return "does not hold", "the interval lies outside the tolerance"
-    return "cannot be told", "the interval reaches across the tolerance: more seeds would tell"
+    return "not decided", "the interval reaches across the tolerance: more seeds would tell"
 
 
-def judge_order(orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float) -> Judged:
-    """Judge a statement over trained or attacked results by all its comparisons, positive as said; None: not measured."""
-    known = [
-        (said, one) for said, one in zip(orders, comparisons, strict=True) if one is not None and one.mean is not None
-    ]
+def judge_order(
+    orders: Sequence[ClaimedOrder], comparisons: Sequence[Comparison | None], least: float, *, same_setting: bool
+) -> Judged:
+    """Judge a statement over trained or attacked results by all its comparisons, positive as said; None: not made.
+
+    ``same_setting``: all were made in the paper's own setting; in another a refuted order is not decided.
+    """
+    known = [(order, item) for order, item in zip(orders, comparisons, strict=True) if item and item.mean is not None]
     if not known:
-        return "cannot be told", "nothing of it was measured"
-    few = [said for said, items in known if items.n_clients < FEW[said.over]]
+        return "not decided", "nothing of it was measured"
+    few = [order for order, item in known if item.n_clients < FEW[order.over]]
     if few:
-        fewest = min(few, key=lambda said: said.n)
+        fewest = min(few, key=lambda order: order.n)
         word = fewest.over.removesuffix("s") if fewest.n == 1 else fewest.over
-        return "cannot be told", f"a difference over {fewest.n} {word} says too little, it takes {FEW[fewest.over]}"
-    if any(one.ci95 is None or one.degrees is None for _, one in known):
-        return "cannot be told", "some difference has no interval"
-    refuted = [said for said, item in known if _below(item, least, TAIL / len(known))]
+        return "not decided", f"a difference over {fewest.n} {word} says too little, it takes {FEW[fewest.over]}"
+    if any(item.ci95 is None or item.degrees is None for _, item in known):
+        return "not decided", "some difference has no interval"
+    refuted = [order for order, item in known if _below(item, least, TAIL / len(known))]
     if refuted:
-        return _not_ahead(min(refuted, key=lambda said: said.difference or 0.0))
-    if len(known) < len(comparisons):
-        return "cannot be told", f"{len(comparisons) - len(known)} of {len(comparisons)} comparisons were not made"
-    sure = sum(entry.ci95 is not None and entry.ci95[0] > 0 and (entry.mean or 0.0) >= least for _, entry in known)
-    return (
-        ("holds", "") if sure == len(orders) else ("cannot be told", f"{sure} of {len(orders)} differences stand out")
-    )
+        verdict, why = _not_ahead(min(refuted, key=lambda order: order.difference or 0.0))
+        return (verdict, why) if same_setting else ("not decided", f"not the paper's setting; in this one {why}")
+    sure = sum(item.ci95 is not None and item.ci95[0] > 0 and (item.mean or 0.0) >= least for _, item in known)
+    if sure == len(orders):
+        return "holds", ""
+    missing = f", {len(orders) - len(known)} were not made" if len(known) < len(orders) else ""
+    return "not decided", f"{sure} of {len(orders)} differences stand out{missing}"
 
 
 def judge_counts(orders: Sequence[ClaimedOrder], least: float) -> Judged:
@@ -194,7 +205,7 @@ def judge_counts(orders: Sequence[ClaimedOrder], least: float) -> Judged:
         if not (item.difference or 0.0) > max(least, 0.0):
             return _not_ahead(item)
     if len(known) < len(orders) or not known:
-        return "cannot be told", f"{len(orders) - len(known)} of {len(orders)} counts are not known"
+        return "not decided", f"{len(orders) - len(known)} of {len(orders)} counts are not known"
     return "holds", ""
 
 
@@ -203,15 +214,17 @@ def _not_ahead(order: ClaimedOrder) -> Judged:
     return "does not hold", f"{order.better} is not ahead of {order.than}{where}"
 
 
-def judge_claim(words: Sequence[ClaimWord]) -> ClaimWord:
-    """Return the verdict on a whole claim, from those on its values that were measured and on all its statements.
+def judge_claim(values: Sequence[ClaimWord], statements: Sequence[ClaimWord]) -> ClaimWord:
+    """Return the verdict on a whole claim: on what the paper concludes, or on its values where it concludes nothing.
 
-    One that does not hold decides; then a value below the floor; else it holds where all of them do.
+    One that does not hold decides; then a value or a statement below the baseline; else it holds where all of them do.
     """
-    for word in ("does not hold", "below the floor"):
-        if word in words:
-            return word
-    return "holds" if words and all(word == "holds" for word in words) else "cannot be told"
+    deciding = statements or values
+    if "does not hold" in deciding:
+        return "does not hold"
+    if "below the baseline" in {*values, *statements}:
+        return "below the baseline"
+    return "holds" if deciding and all(word == "holds" for word in deciding) else "not decided"
 
 
 def _below(comparison: Comparison, least: float, tail: float) -> bool:

@@ -22,13 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.observation import TargetId
+from fedpriv.attacks.search.fit import Adam, cooling
 from fedpriv.datasets.types import as_unit
 from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.records import ClassAccuracy
 from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import Blueprint, SplitModel, fastest_order
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
@@ -78,15 +79,12 @@ def _train(federation: Federation, clients: Sequence[int], seed: int) -> tuple[S
     unseen = unseen[torch.randperm(len(unseen), generator=rng)[:MOST_IMAGES]]
     images, labels = as_unit(dataset.samples.images[unseen]), dataset.samples.labels[unseen]
     model = _blank(dataset.image_shape, dataset.n_classes, seed).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=_RATE)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _STEPS)
-    for _ in range(_STEPS):
-        index = torch.randint(len(labels), (_BATCH,), generator=rng)
-        loss = functional.cross_entropy(model(images[index]), labels[index])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        scheduler.step()
+    with fastest_order(model, functional.cross_entropy) as ordered:
+        optimiser = Adam(model.parameters(), _RATE, fused=True)
+        for step in range(_STEPS):
+            index = torch.randint(len(labels), (_BATCH,), generator=rng)
+            optimiser.pace(_RATE * cooling(step / _STEPS))
+            optimiser.descend(functional.cross_entropy(model(ordered(images[index])), labels[index]))
     return model.eval().requires_grad_(False), len(labels)
 
 

@@ -15,7 +15,7 @@ from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Step, Work, plain_step
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining
 from fedpriv.federation.states import State, Trace, put
-from fedpriv.models.split import SplitModel, channels_last, takes_channels_last, weights_channels_last
+from fedpriv.models.split import SplitModel, fastest_order
 from fedpriv.util.seeds import generator, global_seed
 
 
@@ -133,12 +133,11 @@ def train(
         parameter.grad = None
     total = torch.zeros((), device=samples.labels.device)
     # Guards take gradients apart in ways of their own, which need not fit another order of them.
-    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
-    layout = weights_channels_last(module) if turned else nullcontext()
-    with global_seed(noise), layout:
+    kept = guards or samples.images.dim() != 4
+    with global_seed(noise), nullcontext(lambda images: images) if kept else fastest_order(module, loss) as ordered:
         for index in _moved(batches, samples.labels.device):
             images, labels = samples.batch(index)
-            total += step(work, channels_last(images) if turned else images, labels)
+            total += step(work, ordered(images), labels)
             optimiser.step()
     return float(total) / len(batches) if batches else float("nan")
 

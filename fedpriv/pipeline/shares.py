@@ -35,6 +35,9 @@ class Part:
         return 2 if self.plan.attacks else 3
 
 
+_LONG = 10.0
+"""Seconds that a long search takes at least, or the training of shadow clients."""
+
 _OPEN: dict[Path, AttackContext] = {}
 """Runs that this process has opened."""
 
@@ -58,7 +61,8 @@ def work_off(
     number = number_of_workers(workers, grounds[0].plan.device, len(parts))
     try:
         if number > 1:
-            pool = Pool(number, patience_for(workers, len(grounds)), listener=listener)
+            expected = _LONG * sum(part.rank < 2 for part in parts)
+            pool = Pool(number, patience_for(workers, expected), listener=listener)
             with pool, listener.progress("attacks") as report:
                 for done, _ in enumerate(pool.map(perform, sorted(parts, key=lambda part: part.rank)), start=1):
                     report(done, len(parts), "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from fedpriv.eval.claims import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord
 from fedpriv.eval.records import Estimate
@@ -17,40 +16,33 @@ PAGE, TEXT = "claim.html", "claim.md"
 BADGES: dict[ClaimWord, str] = {
     "holds": "good",
     "does not hold": "bad",
-    "below the floor": "bad",
-    "cannot be told": "soft",
+    "below the baseline": "bad",
+    "not decided": "soft",
+    "pipeline check": "soft",
 }
 """Verdicts by how they look."""
 
 SCALES = {
-    "smoke": "Tried at scale smoke: on a few images of this package; of the claim it says nothing.",
+    "smoke": "Tried at scale smoke: a few images of this package, which says nothing of the claim.",
     "cpu": "Tried at scale cpu: fewer and smaller runs than the paper's. Orders may be compared, values may not.",
     "paper": "Tried in the paper's own setting, as far as the paper tells it.",
 }
 COUNTED = "Counted exactly, from sizes alone; nothing is trained."
 
 
-class CellView(NamedTuple):
-    """A value as a page shows it, in words; "–" for none."""
-
-    cell: ClaimCell
-    claimed: str
-    measured: str
-    floor: str
-    verdict: str
-
-
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
-    cells = [
-        _view(cell, len(card.seeds)) for cell in card.cells if cell.claimed is not None or cell.measured is not None
-    ]
+    cells = [cell for cell in card.cells if cell.claimed is not None or cell.measured is not None or cell.failed]
+    inverted = card.quantity == "inversion"
     values = {
         "card": card,
         "scale": COUNTED if card.quantity == "communication" else SCALES[card.scale],
         "badges": BADGES,
-        "cells": cells,
-        "remarks": [view for view in cells if view.cell.remark],
+        "inverted": inverted,
+        "columns": ("claimed", "measured [95 %]", "its own baseline", *(("advantage [95 %]",) if inverted else ())),
+        "cells": [(cell, _shown(cell, len(card.seeds), inverted=inverted)) for cell in cells],
+        "failed": [f"{cell.row}, {cell.column}: {'; '.join(cell.failed)}" for cell in cells if cell.failed],
+        "remarks": [f"{cell.row}, {cell.column}: {cell.remark}" for cell in cells if cell.remark],
         "versions": ", ".join(f"{name} {version}" for name, version in card.versions.items()),
         "took": duration(card.seconds),
         "statements": [(statement, [_order(order) for order in statement.orders]) for statement in card.statements],
@@ -64,46 +56,59 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
 
 def headline(card: ClaimCard) -> str:
     """Return the grounds of the verdict on a claim, in one sentence."""
+    tried = [cell for cell in card.cells if cell.measured is not None or cell.failed]
+    if card.verdict == "pipeline check":
+        came = sum(cell.measured is not None for cell in tried)
+        return f"{came} of {len(tried)} values came out; on a few images of the package they say nothing of the claim"
     at = "" if card.scale == "paper" or not card.seeds else f" at scale {card.scale}"
-    tried = [cell.verdict for cell in card.cells if cell.measured is not None and cell.verdict is not None]
-    words = {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}
-    counts = ", ".join(f"{tried.count(word)} {words.get(word, word)}" for word in BADGES if word in tried)
-    hold = sum(statement.verdict == "holds" for statement in card.statements)
-    orders = f"; {hold} of {len(card.statements)} statements hold{at}" if card.statements else ""
-    return f"of {len(tried)} values tried, {counts or 'none can be judged'}{orders}"
+    words = [cell.verdict for cell in tried]
+    hold = [statement.verdict for statement in card.statements].count("holds")
+    parts = [f"{hold} of {len(card.statements)} statements hold{at}"] if card.statements else []
+    if any(cell.same_setting for cell in tried) or not parts:
+        counts = [f"{words.count(word)} {word}" for word in BADGES if word in words]
+        why = {cell.why for cell in tried if cell.verdict == "not decided"}
+        reason = f" ({why.pop()})" if len(why) == 1 else ""
+        parts.append(
+            f"of {len(tried)} values tried {', '.join(counts) or 'none can be judged'}{reason}{'' if parts else at}"
+        )
+    return "; ".join(parts)
 
 
-def never(cell: ClaimCell, seeds: int) -> str:
-    """Return the seeds that a mean number of rounds is of, where others never reached the accuracy; else nothing."""
-    if cell.unit != "rounds" or cell.measured is None or cell.measured.n >= seeds:
-        return ""
-    return f", under {cell.measured.n} of {seeds} seeds: never under the others"
+def lines_of(card: ClaimCard) -> list[str]:
+    """Return the verdicts of a card for a terminal, with their reasons."""
+    lines = [f"{card.verdict}: {headline(card)}"]
+    if card.verdict != "pipeline check":
+        for statement in card.statements:
+            why = f" ({statement.why})" if statement.why else ""
+            lines.append(f"{statement.verdict}{why}: {statement.text}")
+    return lines + [f"failed: {cell.row}, {cell.column}: {reason}" for cell in card.cells for reason in cell.failed]
 
 
-def _view(cell: ClaimCell, seeds: int) -> CellView:
-    unit = f" {cell.unit}" if cell.unit else ""
+def _shown(cell: ClaimCell, seeds: int, *, inverted: bool) -> list[str]:
+    """Return a value as a table shows it, in words; "–" for none."""
     claimed = "–" if cell.claimed is None else f"{cell.claimed:,.{cell.digits}f}"
     claimed += "" if cell.spread is None else f" ± {cell.spread:,.{cell.digits}f}"
-    claimed += "" if cell.claimed is None else unit
-    floor = "–" if cell.floor is None else f"{_estimate(cell.floor, cell.digits)} ({cell.floor_name})"
-    measured = _estimate(cell.measured, cell.digits) + never(cell, seeds)
-    return CellView(cell, claimed, measured, floor, cell.verdict or "")
+    claimed += f" {cell.unit}" if cell.claimed is not None and cell.unit else ""
+    name = f" ({cell.baseline_name})" if cell.baseline is not None else ""
+    lacking = f", {seeds - len(cell.failed)} of {seeds} seeds" if cell.failed else ""
+    shown = [claimed, estimate(cell.measured, cell.digits) + lacking, estimate(cell.baseline, cell.digits) + name]
+    return [*shown, estimate(cell.advantage, cell.digits, sign="+")] if inverted else shown
 
 
-def _estimate(estimate: Estimate | None, digits: int) -> str:
-    if estimate is None or estimate.mean is None:
+def estimate(found: Estimate | None, digits: int, sign: str = "") -> str:
+    """Return a mean with its interval; "–" for none."""
+    if found is None or found.mean is None:
         return "–"
-    ends = estimate.ci95 or ()
-    interval = f" [{', '.join(f'{end:,.{digits}f}' for end in ends)}]" if ends else ""
-    return f"{estimate.mean:,.{digits}f}{interval}"
+    mean, *ends = (f"{value:{sign},.{digits}f}" for value in (found.mean, *(found.ci95 or ())))
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
-def _order(order: ClaimedOrder) -> dict[str, str]:
-    ends = f" [{order.ci95[0]:+,.2f}, {order.ci95[1]:+,.2f}]" if order.ci95 else ""
-    return {
-        "what": f"{order.better} ahead of {order.than}",
-        "within": order.within,
-        "claimed": "–" if order.claimed is None else f"{order.claimed:+,.2f}",
-        "measured": "–" if order.difference is None else f"{order.difference:+,.2f}{ends}",
-        "units": f"{order.n} {order.over}" if order.n and order.ci95 is not None else "–",
-    }
+def _order(order: ClaimedOrder) -> list[str]:
+    whole = Estimate(mean=order.difference, ci95=order.ci95, n=order.n)
+    return [
+        f"{order.better} ahead of {order.than}",
+        order.within,
+        "–" if order.claimed is None else f"{order.claimed:+,.2f}",
+        estimate(whole, 2, sign="+"),
+        f"{order.n} {order.over}" if order.n and order.ci95 is not None else "–",
+    ]

@@ -71,7 +71,7 @@ class Cell:
         return self.config.rounds * max(1, round(self.config.participation * self.config.clients))
 
     @property
-    def attack_steps(self) -> int:
+    def attack_iterations(self) -> int:
         """Iterations that its attacks take at most: of every target and restart, and again for the control."""
         attacks = [(plan, attack) for plan in self.plans for attack in plan.attacks.values()]
         return sum((2 if plan.control else 1) * _steps(plan, attack) for plan, attack in attacks)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedpriv.attacks import targets_of
 from fedpriv.claims import SCALES, Claim, Column, Measure, Row, ScaledDown
 from fedpriv.federation.prepared import load_division
 from fedpriv.models import family
@@ -123,6 +124,10 @@ def setting_at(claim: Claim, position: Place, scale: str = PAPER) -> dict[str, A
         shared["models"] = ONE_MODEL
     here = (table.get(scale, {}) for table in (position.column.scales, position.row.scales))
     setting = merged(printed, shared, _scaled(claim, scale).setting, *here)
+    option = printed.get("option", {})
+    if "small_model" in option and setting.get("models") != printed.get("models"):
+        width = {"small_width": option["small_width"] // 4} if "small_width" in option else {}
+        setting = merged(setting, {"option": {"small_model": ONE_MODEL, **width}})
     partition = setting.get("partition", "dirichlet")
     beside = {name for name, partitions in _OF_PARTITIONS.items() if partition not in partitions}
     beside |= {name for name, value in _USUAL.items() if name not in printed and setting.get(name) == value}
@@ -186,9 +191,7 @@ def _words(value: Any) -> str:
 
 def planned(claim: Claim, requested: Asked) -> Plan:
     """Plan what is run of a claim."""
-    chosen = _chosen(claim, requested)
-    if not chosen:
-        raise UserError("this claim speaks of no method, so there is nothing to run")
+    chosen = cells_of(claim, requested)
     if claim.counted:
         return Plan(chosen)
     labels: dict[str, str] = {}
@@ -218,12 +221,15 @@ def planned(claim: Claim, requested: Asked) -> Plan:
     study: dict[str, Any] = {"methods": list(entries.values()), "seeds": list(seeds)}
     if claim.quantity == "inversion":
         study = {**study_at(claim, requested.scale), **study, "local": False}
+        targets = {entry.get("target") for entry in entries.values()}
+        if None not in targets:  # attacks on other uploads than those of the chosen rows are left out
+            study["attacks"] = [entry for entry in study["attacks"] if targets & set(targets_of(entry["name"]))]
     else:
         study |= {"attacks": "none", "federation": {"capture": "none"}, "local": requested.scale != "smoke"}
     return Plan(tuple(place for place in chosen if place.name in labels), tuple(left_out), labels, study, seeds)
 
 
-def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
+def cells_of(claim: Claim, requested: Asked) -> tuple[Place, ...]:
     """Return the cells that are asked for, or that a scale tries by default."""
     if requested.scale not in SCALES:
         raise unknown_name("scale", requested.scale, SCALES)
@@ -244,7 +250,9 @@ def _chosen(claim: Claim, requested: Asked) -> tuple[Place, ...]:
         keys = {cell.name: _key([cell.method, cell.target, setting_at(claim, cell, "smoke")]) for cell in cells}
         runs = {keys[item.name] for item in cells if item.number == cells[0].number or item.row is cells[0].row}
         cells = [index for index in cells if keys[index.name] in runs]
-    return tuple(positions for positions in cells if positions.method is not None)
+    if all(position.method is None for position in cells):
+        raise UserError("this claim speaks of no method, so there is nothing to run")
+    return tuple(position for position in cells if position.method is not None)
 
 
 def _key(value: Any) -> str:

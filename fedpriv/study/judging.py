@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.claims import Claim, Measure, Statement
-from fedpriv.eval import claims
 from fedpriv.eval.claims import (
     ClaimCard,
+    ClaimCell,
+    ClaimedOrder,
     ClaimStatement,
     Printed,
     judge_claim,
@@ -28,7 +30,7 @@ from fedpriv.eval.score import versions
 from fedpriv.eval.storage import load_metrics
 from fedpriv.reports.run_records import ALONE, RunRecord, load_runs, same_clients
 from fedpriv.reports.study_files import Cell, read_cells
-from fedpriv.study.claim_plan import Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
+from fedpriv.study.claim_plan import PAPER, Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
 ENOUGH_SEEDS = 3
 """Seeds from which on an interval goes over seeds."""
@@ -47,14 +49,14 @@ Seeds = Mapping[int, PerUnit]
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured value of a cell, with its floor; both by seed too, where it was trained."""
+    """The measured value of a cell, with its own baseline; all by seed too, where it was trained."""
 
     mean: Estimate | None = None  # in its unit; None where it was not measured
-    floor: Estimate | None = None  # the strongest guess, or the clients alone
-    floor_name: str = ""
+    baseline: Estimate | None = None  # the strongest guess, or the clients alone
+    baseline_name: str = ""
     why: str = ""  # why nothing was measured
-    seeds: Seeds = field(default_factory=dict)
-    guesses: Seeds = field(default_factory=dict)  # of the floor
+    compared: Seeds = field(default_factory=dict)  # what orders go by: advantages of inversions, else values
+    failed: Mapping[int, str] = field(default_factory=dict)  # seeds without a value -> the reason
 
 
 class StudyOutcome:
@@ -62,39 +64,33 @@ class StudyOutcome:
 
     def __init__(self, folder: Path, labels: Mapping[str, str]) -> None:
         self.folder, self.labels = folder, labels
-        rows = read_cells(folder)
-        unfinished = [row for row in rows if row.status != "done"]
-        self.failures = tuple(f"{row.method_label}, seed {row.seed}: {row.error or row.status}" for row in unfinished)
         self.rows: dict[str, dict[int, Cell]] = {}
-        for row in rows:
-            if row.status == "done":
-                self.rows.setdefault(str(row.method_label), {})[row.seed] = row
-        names = dict.fromkeys(row.run for cells in self.rows.values() for row in cells.values())
+        for row in read_cells(folder):
+            self.rows.setdefault(str(row.method_label), {})[row.seed] = row
+        rows = [row for cells in self.rows.values() for row in cells.values() if row.status == "done"]
+        names = list(dict.fromkeys(row.run for row in rows))
         runs = load_runs([folder / name for name in names])
         self.runs: Mapping[str, RunRecord] = dict(zip(names, runs, strict=True))
         self.alone = {(same_clients(run.config), run.config.seed): run for run in runs if run.config.method == ALONE}
 
-    def done(self, position: Place) -> Mapping[int, Cell]:
-        """Return the finished runs of a cell by seed."""
+    def of(self, position: Place) -> Mapping[int, Cell]:
+        """Return the state of the runs of a cell, by seed."""
         return self.rows.get(self.labels.get(position.name, ""), {})
 
     def grids(self, position: Place) -> list[str]:
         """Return the pictures of a cell's reconstructions, one a seed, from the claim's folder."""
-        paths = [Path(entry.path) / "grid.png" for row in self.done(position).values() for entry in row.attacks]
+        paths = [Path(entry.path) / "grid.png" for row in self.of(position).values() for entry in row.attacks]
         return [(self.folder.name / path).as_posix() for path in paths if (self.folder / path).is_file()]
 
-    def attacked(self, position: Place) -> Iterator[tuple[int, ReconstructionRecord]]:
-        """Yield the attacked seeds of a cell, with the first finished attack of each."""
-        for seed, row in self.done(position).items():
-            finished = [entry.path for entry in row.attacks if entry.status == "done"]
-            if finished:
-                yield seed, load_metrics(self.folder / finished[0])
 
-
-def _of_targets(record: ReconstructionRecord, values: Sequence[float | None], measure: Measure) -> PerUnit:
-    pairs = [(value, t.client) for value, t in zip(values, record.targets, strict=True) if value is not None]
-    result = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return PerUnit(result[:, 0] / measure.every, result[:, 1].astype(np.int64))
+def _of_attack(record: ReconstructionRecord, measure: Measure) -> tuple[PerUnit, PerUnit]:
+    """Return a measure of the reconstructions, and of the baseline at the same targets."""
+    parts = record.metrics, record.floor_details[record.advantage_db.best_floor]
+    attack, guess = (getattr(part, measure.what).per_target or () for part in parts)
+    rows = zip(attack, guess, (target.client for target in record.targets), strict=True)
+    table = np.array([row for row in rows if None not in row], dtype=np.float64).reshape(-1, 3)
+    units = table[:, 2].astype(np.int64)
+    return PerUnit(table[:, 0] / measure.every, units), PerUnit(table[:, 1] / measure.every, units)
 
 
 def _of_run(run: RunRecord, measure: Measure) -> PerUnit | None:
@@ -128,15 +124,16 @@ def _compared(values: NDArray[np.float64], units: Sequence[int], least: float) -
     return compare(values, units, measure="images", against="", least=least)
 
 
-def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comparison | None:
-    """Return the paired difference of two cells; None where no seed has both.
+def difference(better: Seeds, than: Seeds | None, least: float, *, below: bool) -> Comparison | None:
+    """Return the paired difference of two cells, or of one from zero; None where no seed has both.
 
     A seed draws clients anew, so of three seeds and more each is one unit; of fewer, clients are, the same in both cells.
     With ``below`` less is better; ``least`` is the least effect.
     """
     comparisons: list[Comparison] = []
-    for seed in [seed for seed in better if seed in than]:
-        ahead, behind = better[seed], than[seed]
+    for seed in [seed for seed in better if than is None or seed in than]:
+        ahead = better[seed]
+        behind = PerUnit(np.zeros_like(ahead.values), ahead.units) if than is None else than[seed]
         shared = sorted(set(ahead.units.tolist()) & set(behind.units.tolist()))
         if not shared:
             return None
@@ -149,34 +146,38 @@ def difference(better: Seeds, than: Seeds, least: float, *, below: bool) -> Comp
 
 
 def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:
-    """Return the value of a cell that a study trained, or attacked, with its floor: the baseline, or clients alone."""
+    """Return the value of a cell that a study trained, or attacked, with its own baseline: a guess, or clients alone."""
     measure, inverted = measure_of(claim, position, scale), claim.quantity == "inversion"
-    known: dict[int, PerUnit | None] = {}
-    floors: dict[int, PerUnit | None] = {}
+    values: dict[int, PerUnit] = {}
+    baselines: dict[int, PerUnit] = {}
     names: dict[str, None] = {}
-    if inverted:
-        for seed, record in outcome.attacked(position):
+    failed: dict[int, str] = {}
+    for seed, row in outcome.of(position).items():
+        finished = [entry.path for entry in row.attacks if entry.status == "done"]
+        if row.status != "done" or (inverted and not finished):
+            errors = [row.error, *(entry.error for entry in row.attacks)]
+            failed[seed] = next((error for error in errors if error), "did not come to its end")
+        elif inverted:
+            record = load_metrics(outcome.folder / finished[0])
+            values[seed], baselines[seed] = _of_attack(record, measure)
             best = record.advantage_db.best_floor
-            floor = record.floor_details.get(best)
-            for table, part in ((known, record.metrics), (floors, floor)):
-                values = getattr(getattr(part, measure.what, None), "per_target", None)
-                if values is not None:
-                    table[seed] = _of_targets(record, values, measure)
             names[LABELS.get(best, best)] = None
-    else:
-        for seed, row in outcome.done(position).items():
+        else:
             run = outcome.runs[row.run]
-            known[seed] = _of_run(run, measure)
+            value = _of_run(run, measure)
+            if value is None:
+                failed[seed] = f"{measure.reach:.0%} not reached in {len(run.rounds)} rounds"
+                continue
+            values[seed] = value
             alone = outcome.alone.get((same_clients(run.config), seed))
-            if alone is not None and measure.what == "accuracy":
-                floors[seed] = _of_run(alone, replace(measure, moment="after_training"))
-                names["local"] = None
-    seeds = {seed: item for seed, item in known.items() if item is not None}
-    guesses = {seed: item for seed, item in floors.items() if item is not None}
-    unreached = measure.what == "rounds" and outcome.done(position)
-    why = "not reached in these rounds" if unreached else "its run or attack did not come to its end"
-    mean, floor_name = over_clients if inverted else mean_of, " or ".join(names) if guesses else ""
-    return Measured(mean(seeds), mean(guesses), floor_name, "" if seeds else why, seeds, guesses)
+            local = None if alone is None else _of_run(alone, replace(measure, moment="after_training"))
+            if local is not None and measure.what == "accuracy":
+                baselines[seed], names["local"] = local, None
+    mean, compared = over_clients if inverted else mean_of, values
+    if inverted:
+        compared = {seed: PerUnit(it.values - baselines[seed].values, it.units) for seed, it in values.items()}
+    why = "" if values else "; ".join(dict.fromkeys(failed.values())) or "not run"
+    return Measured(mean(values), mean(baselines), " or ".join(names), why, compared, failed)
 
 
 def card_of(
@@ -185,6 +186,7 @@ def card_of(
     requested: Asked,
     plan: Plan,
     results: Mapping[str, Measured],
+    guesses: Sequence[str] = (),
     *,
     command: str,
     outcome: StudyOutcome | None = None,
@@ -193,24 +195,24 @@ def card_of(
     """Judge everything of a claim that was measured, by name of a cell; ``command`` does the same again."""
     untried = Measured(why="not tried")
     cells = tuple(_cell(claim, index, requested, results.get(index.name, untried)) for index in places(claim))
-    statements = tuple(_statement(claim, current, plan, results) for current in claim.statements)
-    judged = [
-        cell.verdict
-        for cell in cells
-        if cell.verdict and cell.measured and (cell.same_setting or cell.verdict != "cannot be told")
-    ]
+    statements = tuple(_statement(claim, current, requested, plan, results) for current in claim.statements)
+    values = [cell.verdict for cell in cells if cell.verdict and cell.measured]
+    if requested.scale != PAPER and not claim.counted:
+        values = [word for word in values if word != "not decided"]
     grids = [grid for position in plan.tried for grid in outcome.grids(position)] if outcome else []
+    check = requested.scale == "smoke" and not claim.counted
     return ClaimCard(
         name=name,
-        **{key: getattr(claim, key) for key in ("quantity", "title", "paper", "where", "known", "unknown", "reading")},
+        **{key: getattr(claim, key) for key in ("quantity", "title", "paper", "where", "known", "unknown")},
+        guesses=tuple(guesses),
         scale=requested.scale,
         seeds=plan.seeds,
         setting=_shared(claim, plan, requested.scale),
         changed={} if claim.counted else changed(claim, plan.tried, requested.scale),
         cells=cells,
         statements=statements,
-        verdict=judge_claim([*judged, *(statement.verdict for statement in statements)]),
-        left_out=(*plan.left_out, *(outcome.failures if outcome else ())),
+        verdict="pipeline check" if check else judge_claim(values, [statement.verdict for statement in statements]),
+        left_out=plan.left_out,
         command=command,
         versions=versions(),
         seconds=seconds,
@@ -218,11 +220,14 @@ def card_of(
     )
 
 
-def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> claims.ClaimCell:
+def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> ClaimCell:
     column = position.column
     digits = claim.digits if column.digits is None else column.digits
     same_data = claim.counted or is_same_data(claim, position, requested)
-    same_setting = claim.counted or (requested.scale == "paper" and same_data)
+    same_setting = claim.counted or (requested.scale == PAPER and same_data)
+    inverted = claim.quantity == "inversion"
+    error = measure_of(claim, position).what == "mse_255"
+    gain = difference(result.compared, None, 0.0, below=error) if inverted else None
     verdict, why = None, result.why
     if position.claimed is not None:
         tolerance = claim.tolerance if column.tolerance is None else column.tolerance
@@ -230,12 +235,15 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
             Printed(position.claimed, digits, tolerance, claim.counted),
             result.mean,
             same_setting=same_setting,
-            floor=result.floor if claim.quantity == "inversion" else None,
+            baseline=result.baseline if inverted else None,
             same_data=same_data,
-            error=measure_of(claim, position).what == "mse_255",
+            error=error,
+            failed=len(result.failed),
         )
         why = reason if result.mean is not None or not why else why
-    return claims.ClaimCell(
+    if requested.scale == "smoke" and not claim.counted and result.mean is not None:
+        verdict, why = "pipeline check", ""
+    return ClaimCell(
         row=position.row.name,
         column=column.name,
         unit=claim.unit if column.unit is None else column.unit,
@@ -243,8 +251,10 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
         claimed=position.claimed,
         spread=position.row.spread[position.number] if position.row.spread else None,
         measured=result.mean,
-        floor=result.floor,
-        floor_name=result.floor_name,
+        baseline=result.baseline,
+        baseline_name=result.baseline_name,
+        advantage=None if gain is None else Estimate(mean=gain.mean, ci95=gain.ci95, n=gain.n_clients),
+        failed=tuple(f"seed {seed}: {reason}" for seed, reason in result.failed.items()),
         same_data=same_data,
         same_setting=same_setting,
         verdict=verdict,
@@ -261,53 +271,61 @@ def is_same_data(claim: Claim, position: Place, requested: Asked) -> bool:
     return not replaced and alike and "dataset" in printed
 
 
-def _statement(claim: Claim, statement: Statement, plan: Plan, results: Mapping[str, Measured]) -> ClaimStatement:
+def _statement(
+    claim: Claim, statement: Statement, requested: Asked, plan: Plan, results: Mapping[str, Measured]
+) -> ClaimStatement:
     by_name = {position.name: position for position in places(claim)}
     tried = {index.name for index in plan.tried}
     rows, columns = [row.name for row in claim.rows], [column.name for column in claim.columns]
     along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
     better, below, least = statement.better, statement.order == "below", statement.least
     sign = -1.0 if below else 1.0
-    orders: list[claims.ClaimedOrder] = []
-    compared: list[Comparison | None] = []
+    orders: list[ClaimedOrder] = []
+    comparisons: list[Comparison | None] = []
+    compared: dict[str, Measured] = {}
     ahead: list[Measured] = []
     others = statement.than or [name for name in along if name != better]
     for within, than in product(statement.within or across, others):
-        pairs = [(name, within) if statement.along == "rows" else (within, name) for name in (better, than)]
-        names = [" | ".join(pair) for pair in pairs]
+        names = [f"{name} | {within}" if statement.along == "rows" else f"{within} | {name}" for name in (better, than)]
         claimed = [by_name[name].claimed for name in names]
         if not tried & set(names) or (claim.dash == "failed" and None in claimed):
             continue
         here, there = (results.get(name, Measured()) for name in names)
-        order = claims.ClaimedOrder(
-            within=within,
-            better=better,
-            than=than,
-            difference=None,
-            ci95=None,
-            n=0,
-            over="seeds" if len(set(here.seeds) & set(there.seeds)) >= ENOUGH_SEEDS else "clients",
-            claimed=None if claimed[0] is None or claimed[1] is None else sign * (claimed[0] - claimed[1]),
-        )
+        compared |= dict(zip(names, (here, there), strict=True))
+        ahead.append(here)
+        order: dict[str, Any] = {"difference": None, "ci95": None, "n": 0, "claimed": None}
+        if claimed[0] is not None and claimed[1] is not None:
+            order["claimed"] = sign * (claimed[0] - claimed[1])
         if claim.counted:
             counts = [items.mean.mean for items in (here, there) if items.mean and items.mean.mean is not None]
-            if len(counts) == 2:
-                order = order.model_copy(update={"difference": sign * (counts[0] - counts[1]), "n": 2})
+            order |= {"difference": sign * (counts[0] - counts[1]), "n": 2} if len(counts) == 2 else {}
         else:
-            gap = difference(here.seeds, there.seeds, least, below=below)
-            compared.append(gap)
-            ahead.append(here)
-            if gap is not None:
-                order = order.model_copy(update={"difference": gap.mean, "ci95": gap.ci95, "n": gap.n_clients})
-        orders.append(order)
-    verdict, why = judge_counts(orders, least) if claim.counted else judge_order(orders, compared, least)
-    if verdict == "holds" and claim.quantity == "inversion":
-        gains = [difference(item.seeds, item.guesses, 0.0, below=below) for item in ahead]
-        if not all(gain is not None and gain.ci95 is not None and gain.ci95[0] > 0 for gain in gains):
-            verdict, why = "below the floor", f"so it is, but {better} is no nearer than a guess without the upload"
+            # Seeds that both cells have, where one failed under others, would favour the one that fails.
+            whole = not here.failed and not there.failed
+            gap = difference(here.compared, there.compared, least, below=below) if whole else None
+            comparisons.append(gap)
+            order["over"] = "seeds" if len(set(here.compared) & set(there.compared)) >= ENOUGH_SEEDS else "clients"
+            order |= {} if gap is None else {"difference": gap.mean, "ci95": gap.ci95, "n": gap.n_clients}
+        orders.append(ClaimedOrder(within=within, better=better, than=than, **order))
+    same = all(requested.scale == PAPER and is_same_data(claim, by_name[name], requested) for name in compared)
+    verdict, why = (
+        judge_counts(orders, least) if claim.counted else judge_order(orders, comparisons, least, same_setting=same)
+    )
+    nearer = all((measure_of(claim, by_name[name]).what == "mse_255") == below for name in compared)
+    if verdict == "holds" and claim.quantity == "inversion" and nearer:
+        gains = [difference(item.compared, None, 0.0, below=below) for item in ahead]
+        ends = [(0.0, 0.0) if gain is None or gain.ci95 is None else gain.ci95 for gain in gains]
+        if any(high < 0 for _, high in ends):
+            verdict, why = "below the baseline", f"so it is, but a guess without the upload is nearer than {better}"
+        elif not all(low > 0 for low, _ in ends):
+            verdict, why = "not decided", f"so it is, but {better} may be no nearer than a guess without the upload"
     every, covered = len(statement.within or across), len({entry.within for entry in orders})
+    lacking = {name.replace(" | ", ", "): len(item.failed) for name, item in compared.items() if item.failed}
+    failed = [f"{name}, failed under {number} of {len(plan.seeds)} seeds" for name, number in lacking.items()]
     partly = f"tried in {covered} of {every}" if covered < every else ""
-    reasons = "; ".join(part for part in (why, partly) if part)
+    reasons = "; ".join(part for part in (why, *failed, partly) if part)
+    if requested.scale == "smoke" and not claim.counted:
+        verdict, reasons = "pipeline check", ""
     return ClaimStatement(text=statement.text, least=least, orders=tuple(orders), verdict=verdict, why=reasons)
 
 

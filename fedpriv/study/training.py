@@ -89,10 +89,12 @@ def opened(federation: Federation, workers: int | str = 1, listener: Listener = 
     """Open the engine that a federation's configuration names."""
     choice, device = federation.config.engine, federation.server.device
     if choice.name == "local":
-        number = number_of_workers(workers, device.type, len(federation.participants(1)) if device.type == "cpu" else 1)
+        clients = len(federation.participants(1))
+        number = number_of_workers(workers, device.type, clients if device.type == "cpu" else 1)
         _PREPARED[_key(federation.config, str(device))] = federation
         try:
-            with Pool(number, patience_for(workers), listener=listener) as pool:
+            jobs = clients * federation.config.rounds
+            with Pool(number, patience_for(workers), jobs=jobs, listener=listener) as pool:
                 yield lambda current, jobs: pool.map(
                     _run_client, ((current.config, str(device), job) for job in jobs), AHEAD * number
                 )

@@ -86,9 +86,9 @@ def number_of_workers(requested: int | str, device: str = "cpu", most: int | Non
     return max(1, number if most is None else min(number, most))
 
 
-def patience_for(number: int | str, suites: int = 1) -> float:
-    """Return the seconds for which one process works alone: none where a number was asked for."""
-    return PATIENCE / suites if str(number) == "auto" else 0.0
+def patience_for(number: int | str, expected: float = 0.0) -> float:
+    """Return the seconds that one process works alone: none where a number was asked for, or longer work is expected."""
+    return PATIENCE if str(number) == "auto" and expected <= PATIENCE else 0.0
 
 
 class Relay(Listener):
@@ -99,16 +99,23 @@ class Relay(Listener):
 
 
 class Pool:
-    """Processes that take jobs; this one works alone for a while first, so that short work starts no other.
+    """Processes that take jobs; this one works alone while the work may be short, so that short work starts no other.
 
     Results do not depend on the number of processes where those of the jobs do not depend on each other. What jobs in other
     processes say and tell is handed on; their progress is not.
     """
 
-    def __init__(self, workers: int, patience: float = 0.0, *, listener: Listener = SILENT, hear: Hear = None) -> None:
-        """Make a pool; its processes start when they are first needed, and end with the ``with`` block."""
+    def __init__(
+        self, workers: int, patience: float = 0.0, *, jobs: int = 0, listener: Listener = SILENT, hear: Hear = None
+    ) -> None:
+        """Make a pool; its processes start when they are first needed, and end with the ``with`` block.
+
+        That is after so many seconds of ``patience``, or once two of so many ``jobs`` that are alike have shown that all
+        take longer; the first is slower than the others.
+        """
         self._workers = 1 if "__main__" in allowed() else workers
-        self._ripe = time.monotonic() + patience
+        self._ripe, self._patience, self._jobs = time.monotonic() + patience, patience, jobs
+        self._seconds: list[float] = []
         self._listener, self._hear = listener, hear or (lambda *news: None)
         self._pool: Any = None
         self._news: Any = None
@@ -132,7 +139,12 @@ class Pool:
         left, here = iter(jobs), Relay(self._listener, self._hear)
         while self._workers == 1 or time.monotonic() < self._ripe:
             for job in itertools.islice(left, 1):
-                yield function(job, here)
+                began = time.monotonic()
+                result = function(job, here)
+                self._seconds.append(time.monotonic() - began)
+                if len(self._seconds) == 2 and min(self._seconds) * self._jobs > self._patience:
+                    self._ripe = began
+                yield result
                 break
             else:
                 return

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from looped import each
 
-from fedpriv.eval.claims import ClaimedOrder, Printed, judge_counts, judge_order, judge_value
+from fedpriv.eval.claims import ClaimedOrder, Printed, judge_claim, judge_counts, judge_order, judge_value
 from fedpriv.eval.records import Estimate
 from fedpriv.study.judging import PerUnit, difference
 
@@ -20,16 +20,17 @@ def estimate(low, high):
     [
         ((78.5, 81.5), "holds"),
         ((78.0, 82.0), "holds"),
-        ((77.9, 79.0), "cannot be told"),
+        ((77.9, 79.0), "not decided"),
         ((70.0, 77.9), "does not hold"),
         ((82.1, 83.0), "does not hold"),
-        ((70.0, 90.0), "cannot be told"),
+        ((70.0, 90.0), "not decided"),
     ],
 )
 def test_a_value_holds_where_the_interval_lies_within_its_tolerance(interval, word):
     assert judge_value(ACCURACY, estimate(*interval), same_setting=True)[0] == word
-    assert judge_value(ACCURACY, estimate(*interval), same_setting=False)[0] == "cannot be told"
-    assert judge_value(ACCURACY, estimate(*interval), same_setting=True, same_data=False)[0] == "cannot be told"
+    assert judge_value(ACCURACY, estimate(*interval), same_setting=False)[0] == "not decided"
+    assert judge_value(ACCURACY, estimate(*interval), same_setting=True, failed=1)[0] == "not decided"
+    assert judge_value(ACCURACY, estimate(*interval), same_setting=True, same_data=False)[0] == "not decided"
 
 
 @each(
@@ -44,10 +45,10 @@ def test_counts_hold_to_half_of_the_last_digit_at_any_scale(value, digits, count
 def test_a_value_below_what_a_guess_reaches_on_the_same_data_says_so():
     psnr, error = Printed(9.66, 2, 0.5, counted=False), Printed(7781.87, 2, 300.0, counted=False)
     found, floor, error_floor = estimate(9.0, 10.0), estimate(11.2, 12.0), estimate(4500.0, 5500.0)
-    assert judge_value(psnr, found, same_setting=False, floor=floor)[0] == "below the floor"
-    assert judge_value(error, found, same_setting=False, floor=error_floor, error=True)[0] == "below the floor"
-    assert judge_value(psnr, found, same_setting=False, floor=floor, same_data=False)[0] == "cannot be told"
-    assert judge_value(psnr, found, same_setting=True, floor=estimate(9.5, 12.0))[0] == "cannot be told"
+    assert judge_value(psnr, found, same_setting=False, baseline=floor)[0] == "below the baseline"
+    assert judge_value(error, found, same_setting=False, baseline=error_floor, error=True)[0] == "below the baseline"
+    assert judge_value(psnr, found, same_setting=False, baseline=floor, same_data=False)[0] == "not decided"
+    assert judge_value(psnr, found, same_setting=True, baseline=estimate(9.5, 12.0))[0] == "not decided"
 
 
 def counted(*differences):
@@ -60,8 +61,8 @@ def counted(*differences):
 def test_an_order_of_counts():
     assert judge_counts(counted(1.0, 0.1), 0.0)[0] == "holds"
     assert judge_counts(counted(1.0, 0.0), 0.0) == ("does not hold", "a is not ahead of 1 in x")
-    assert judge_counts(counted(1.0, None), 0.0)[0] == "cannot be told"
-    assert judge_counts([], 0.0)[0] == "cannot be told"
+    assert judge_counts(counted(1.0, None), 0.0)[0] == "not decided"
+    assert judge_counts([], 0.0)[0] == "not decided"
 
 
 # ---------------------------------------------------------------- orders
@@ -80,13 +81,14 @@ def drawn(rng, gain, others, clients=10, seeds=3):
 
 
 def order(than, found, over):
-    numbers = {"difference": found.mean, "ci95": found.ci95, "n": found.n_clients, "claimed": 1.0}
+    known = {} if found is None else {"difference": found.mean, "ci95": found.ci95, "n": found.n_clients}
+    numbers = {"difference": None, "ci95": None, "n": 0, "claimed": 1.0, **known}
     return ClaimedOrder(within="x", better="a", than=than, over=over, **numbers)
 
 
-def judged(found, least=0.5, over="seeds"):
+def judged(found, least=0.5, over="seeds", *, same_setting=True):
     orders = [order(str(n), one, over) for n, one in enumerate(found)]
-    return judge_order(orders, found, least)[0]
+    return judge_order(orders, found, least, same_setting=same_setting)[0]
 
 
 @pytest.mark.parametrize(("others", "seeds", "clients"), [(1, 3, 10), (4, 3, 10), (4, 5, 10), (1, 10, 2)])
@@ -103,16 +105,36 @@ def test_sentences_on_orders_are_seldom_wrong(others, seeds, clients):
     ) >= 45
 
 
-def test_few_clients_and_missing_comparisons_tell_nothing():
+def test_an_order_is_refuted_at_the_paper_s_own_setting_alone():
+    rng = np.random.default_rng(3)
+    behind, ahead = drawn(rng, -9.0, 2), drawn(rng, 9.0, 2)
+    assert judged(behind) == "does not hold"
+    assert judged(behind, same_setting=False) == "not decided"
+    assert judged(ahead) == judged(ahead, same_setting=False) == "holds"
+    assert judged([behind[0], None]) == "does not hold"  # one refuted difference is enough
+    assert judged(drawn(rng, 5.0, 1), least=20.0) == "does not hold"  # ahead, but surely by less than that
+
+
+def test_few_clients_and_missing_comparisons_decide_nothing():
     rng = np.random.default_rng(1)
-    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=1), over="clients") == "cannot be told"
-    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=2), over="clients") == "cannot be told"
+    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=1), over="clients") == "not decided"
+    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=2), over="clients") == "not decided"
     assert judged(drawn(rng, 9.0, 1, clients=5, seeds=1), over="clients") == "holds"
     sure = drawn(rng, 9.0, 2)
-    orders = [order(str(n), one, "seeds") for n, one in enumerate(sure)]
-    assert judge_order(orders, sure, 0.5) == ("holds", "")
-    assert judge_order(orders, [sure[0], None], 0.5)[0] == "cannot be told"
-    assert judge_order(orders, [None, None], 0.5)[0] == "cannot be told"
-    behind = drawn(rng, -9.0, 1)
-    assert judge_order(orders, [behind[0], None], 0.5)[0] == "does not hold"
-    assert judged(drawn(rng, 5.0, 1), least=20.0) == "does not hold"  # ahead, but surely by less than that
+    assert judged([sure[0], None]) == "not decided"
+    assert judged([None, None]) == "not decided"
+
+
+@each(
+    "values, statements, word",
+    [
+        (["holds", "does not hold"], ["holds"], "holds"),  # what the paper concludes decides
+        (["holds", "does not hold"], [], "does not hold"),
+        (["holds"], ["holds", "not decided"], "not decided"),
+        (["below the baseline"], ["holds"], "below the baseline"),
+        (["holds"], ["does not hold", "below the baseline"], "does not hold"),
+        ([], [], "not decided"),
+    ],
+)
+def test_a_claim_is_judged_by_what_it_concludes(values, statements, word):
+    assert judge_claim(values, statements) == word

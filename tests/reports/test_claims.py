@@ -42,8 +42,6 @@ def test_every_claim_is_whole(name):
             assert told["dataset"] in DATASETS
             assert set(setting_at(claim, place, "cpu")) <= {*FLAG_NAMES, "option"}
         assert (measure_of(claim, place).what == "rounds") == (measure_of(claim, place).reach is not None)
-    if claim.quantity == "inversion":
-        assert claim.reading
     if claim.quantity == "accuracy":
         assert claim.tolerance > 0
         assert claim.tolerance_because
@@ -75,20 +73,6 @@ def test_what_a_paper_concludes_is_what_its_own_values_say(name):
         assert compared
 
 
-PRINTED = [
-    ("fedre-table-1", "FedRE", "CIFAR-10, practical", 82.60),
-    ("fedre-table-2", "FedRE", "upload", 5.12),
-    ("fedre-table-11-homogeneous", "FedGen", "CIFAR-100, upload", 9247.08),
-    ("fedre-table-12", "Local", "TinyImageNet, practical", 31.44),
-    ("fedre-figure-4", "Prototypes", "PSNR", 10.25),
-    ("fedhenn-table-1", "FedProx", "CIFAR-10, 100 clients, 2 classes", 53.8),
-    ("fedmrl-table-1", "FedMRL", "CIFAR-10, 10 clients", 96.63),
-    ("fedmrl-table-3", "FedMRL", "CIFAR-100, 10 clients", 74.52),
-    ("fedral-table-3", "FedRAL", "CIFAR-100, pathological", 58.70),
-    ("fedral-table-5", "FedRAL", "PSNR", 6.28),
-]
-"""Cells that were compared with the papers by hand."""
-
 AVERAGES = {
     "fedre-table-1": (53.98, 53.35, 53.15, 53.80, 50.28, 50.49, 50.26, 53.48, 54.04, 57.79),
     "fedre-table-12": (60.63, 58.54, 60.03, 59.98, 58.40, 57.99, 60.40, 60.37, 63.21),
@@ -97,10 +81,7 @@ AVERAGES = {
 """Averages of rows over six columns that the paper prints beside them."""
 
 
-def test_values_are_those_of_the_papers():
-    for name, row, column, value in PRINTED:
-        (place,) = [one for one in places(claims()[name]) if one.name == f"{row} | {column}"]
-        assert place.claimed == value
+def test_averages_of_rows_are_those_of_the_papers():
     for name, averages in AVERAGES.items():
         for row, average in zip(claims()[name].rows, averages, strict=True):
             assert sum(row.values) / 6 == pytest.approx(average, abs=0.0051)

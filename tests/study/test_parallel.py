@@ -54,6 +54,13 @@ def test_a_pool_gives_results_in_order_and_tells_of_all():
         assert heard.open == []
 
 
+@pytest.mark.parametrize(("jobs", "alone"), [(6, 6), (10**12, 2)])
+def test_the_second_job_shows_whether_all_are_worth_processes(jobs, alone):
+    with Pool(2, 1e3, jobs=jobs) as pool:
+        found = [pid for _, pid in pool.map(square, range(6))]
+    assert [pid == os.getpid() for pid in found] == [True] * alone + [False] * (6 - alone)
+
+
 def test_what_goes_wrong_in_a_job_is_raised_and_a_killed_process_is_one_line():
     with Pool(2) as pool, pytest.raises(ArithmeticError, match="no way"):
         list(pool.map(square, [1, 17]))

@@ -1,36 +1,25 @@
-"""Claims put to the test: every one runs; cells, floors and differences are what the runs say; work is not done twice."""
+"""Claims put to the test: every one runs; cells, baselines and differences are what the runs say; work is not done twice."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from looped import each
 from markupsafe import escape
 
 import fedpriv
-from fedpriv.claims import claims, find_claim, parsed
-from fedpriv.eval.claims import ClaimCard
+from fedpriv.claims import claims, parsed
+from fedpriv.datasets import SourceOptions, load_dataset
+from fedpriv.datasets.types import as_unit
 from fedpriv.eval.storage import read_record
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.study.claim_plan import (
-    Asked,
-    Plan,
-    measure_of,
-    places,
-    planned,
-    seeds_at,
-    setting_at,
-    study_at,
-)
-from fedpriv.study.judging import (
-    Measured,
-    PerUnit,
-    card_of,
-    difference,
-    is_same_data,
-    mean_of,
-    over_clients,
-)
+from fedpriv.reports.claim_card import lines_of
+from fedpriv.study.claim_guesses import guessed
+from fedpriv.study.claim_plan import Asked, Plan, places, planned, seeds_at, setting_at, study_at
+from fedpriv.study.judging import Measured, PerUnit, card_of, difference, is_same_data, mean_of, over_clients
 from fedpriv.util.errors import UserError
 
 OWN = """
@@ -48,49 +37,32 @@ unknown = ["The rest."]
 measure = { what = "accuracy", every = 0.01 }
 setting = { dataset = "digits", per_class = 20, partition = "iid", clients = 5, rounds = 2, auxiliary = 0.0, lr = 0.1 }
 columns = [{ name = "digits", data = "Digits" }]
-
-[[rows]]
-name = "FedProto"
-method = "fedproto"
-values = [99.0]
-
-[[rows]]
-name = "Local"
-method = "local"
-values = [98.0]
-
-[[statements]]
-text = "Prototypes help."
-better = "FedProto"
-least = 0.5
+rows = [
+  { name = "FedProto", method = "fedproto", values = [99.0] },
+  { name = "Local", method = "local", values = [98.0] },
+]
+statements = [{ text = "Prototypes help.", better = "FedProto", least = 0.5 }]
 """
+TRAINED = sorted(name for name, claim in claims().items() if not claim.counted)
 
 
-@pytest.mark.parametrize("name", sorted(claims()))
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_claim_can_be_put_to_the_test(name, tmp_path):
-    found = fedpriv.reproduce(name, scale="smoke", out=tmp_path / "out")
-    card = read_record(tmp_path / "out" / "claim.json")
-    assert card == found.card
-    assert isinstance(card, ClaimCard)
-    claim = claims()[name]
+    result = fedpriv.reproduce(name, scale="smoke", out=tmp_path / "out")
+    card, claim = read_record(tmp_path / "out" / "claim.json"), claims()[name]
+    assert card == result.card
     assert len(card.cells) == len(claim.rows) * len(claim.columns)
     assert len(card.statements) == len(claim.statements)
     assert not card.left_out
     tried = [cell for cell in card.cells if cell.measured is not None]
-    reached = [cell for cell in tried if measure_of(claim, places(claim)[card.cells.index(cell)]).what != "rounds"]
-    assert tried or all(measure_of(claim, place).what == "rounds" for place in places(claim))
-    assert all(np.isfinite(cell.measured.mean) for cell in reached)
-    if claim.counted:
-        assert all(cell.verdict in (None, "holds") or cell.remark for cell in tried), "an unexplained count"
-    else:
-        assert {cell.verdict for cell in tried} <= {None, "cannot be told"}, "a few digits tell nothing"
-        assert card.verdict == "cannot be told"
-    page = (tmp_path / "out" / "claim.html").read_text()
-    assert str(escape(claim.title)) in page
+    assert tried or all(cell.unit == "rounds" for cell in card.cells)
+    assert all(np.isfinite(cell.measured.mean) for cell in tried)
+    assert {card.verdict, *(item.verdict for item in (*tried, *card.statements))} <= {None, "pipeline check"}
+    assert str(escape(claim.title)) in (tmp_path / "out" / "claim.html").read_text()
     assert all((tmp_path / "out" / grid).is_file() for grid in card.grids)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, claim in claims().items() if not claim.counted))
+@pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
     from fedpriv.methods import METHODS
@@ -118,37 +90,27 @@ def own(tmp_path_factory):
 
 
 def test_a_claim_of_one_s_own_in_its_own_setting(own):
-    home, found = own
-    card = found.card
+    home, result = own
+    card = result.card
     assert (card.name, card.scale, card.seeds, card.changed) == ("mine", "paper", (0, 1), {})
     prototypes, local = card.cells
-    runs = {path.name: RunDirectory(path) for path in (home / "out" / "study" / "runs").iterdir()}
-    own_runs = [run for run in runs.values() if run.config.method == "fedproto"]
+    runs = [RunDirectory(path) for path in (home / "out" / "study" / "runs").iterdir()]
+    own_runs = [run for run in runs if run.config.method == "fedproto"]
     expected = [100 * run.summary.accuracy["after_training"].mean_over_clients for run in own_runs]
     assert prototypes.measured.mean == pytest.approx(float(np.mean(expected)))
-    assert prototypes.measured.n == 2
-    alone = [run for run in runs.values() if run.config.method == "local"]
-    assert len(alone) == 2, "the row of the claim stands for the clients alone"
-    assert prototypes.floor.mean == pytest.approx(local.measured.mean)
+    assert len(runs) - len(own_runs) == prototypes.measured.n == 2, "the row of the claim stands for the clients alone"
+    assert prototypes.baseline.mean == pytest.approx(local.measured.mean)
     assert prototypes.same_setting
-    ((told,),) = [one.orders for one in card.statements]
-    assert told.difference == pytest.approx(prototypes.measured.mean - local.measured.mean)
-    assert (told.claimed, told.n) == (1.0, 5)
+    ((order,),) = [statement.orders for statement in card.statements]
+    assert order.difference == pytest.approx(prototypes.measured.mean - local.measured.mean)
+    assert (order.claimed, order.n) == (1.0, 5)
 
 
-def test_again_nothing_is_trained(own, monkeypatch):
-    home, found = own
+def test_again_nothing_is_trained_and_another_claim_or_seed_is_refused_the_folder(own, monkeypatch):
+    home, result = own
     monkeypatch.setattr("fedpriv.study.training.train_run", lambda *_, **__: 1 / 0)
     again = fedpriv.reproduce(home / "mine.toml", scale="paper", out=home / "out")
-    assert replace_times(again.card) == replace_times(found.card)
-
-
-def replace_times(card):
-    return card.model_copy(update={"seconds": 0.0})
-
-
-def test_another_claim_or_seed_is_refused_the_folder(own):
-    home, _ = own
+    assert again.card.model_copy(update={"seconds": result.card.seconds}) == result.card
     with pytest.raises(UserError, match="holds another claim"):
         fedpriv.reproduce("fedre-table-2", out=home / "out")
     with pytest.raises(UserError, match="holds another study"):
@@ -156,25 +118,17 @@ def test_another_claim_or_seed_is_refused_the_folder(own):
 
 
 def test_what_has_no_data_is_left_out_and_told(tmp_path):
-    _, claim = find_claim("fedre-table-1")
     with pytest.raises(UserError, match="cifar"):
-        planned(claim, Asked("cpu", data_dir=tmp_path))
-    values = parsed(__import__("tomllib").loads(OWN), "own")
-    two = replace(
-        values,
-        columns=(
-            *values.columns,
-            replace(values.columns[0], name="elsewhere", data="CIFAR-10", setting={"dataset": "cifar10"}),
-        ),
-        rows=tuple(replace(row, values=(*row.values, 1.0)) for row in values.rows),
-    )
-    plan = planned(two, Asked("paper", data_dir=tmp_path))
+        planned(claims()["fedre-table-1"], Asked("cpu", data_dir=tmp_path))
+    elsewhere = '}, { name = "elsewhere", data = "CIFAR-10", setting = { dataset = "cifar10" } }]'
+    text = OWN.replace("}]", elsewhere, 1).replace(".0] }", ".0, 1] }")
+    plan = planned(parsed(tomllib.loads(text), "own"), Asked("paper", data_dir=tmp_path))
     assert [place.column.name for place in plan.tried] == ["digits", "digits"]
     assert [line.partition(":")[0] for line in plan.left_out] == ["FedProto | elsewhere", "Local | elsewhere"]
 
 
 def test_names_that_a_claim_does_not_have():
-    _, claim = find_claim("fedre-table-1")
+    claim = claims()["fedre-table-1"]
     for asked, match in (
         (Asked("huge"), "unknown scale 'huge'"),
         (Asked("cpu", rows=("FedRee",)), "unknown row 'FedRee'; did you mean 'FedRE'"),
@@ -192,10 +146,8 @@ def units(values, clients):
 
 
 def test_means_and_differences_by_hand():
-    one, other = (
-        {0: units([1, 3], [0, 1]), 1: units([3, 5], [0, 1])},
-        {0: units([0, 2], [0, 1]), 1: units([2, 4], [0, 1])},
-    )
+    one = {0: units([1, 3], [0, 1]), 1: units([3, 5], [0, 1])}
+    other = {0: units([0, 2], [0, 1]), 1: units([2, 4], [0, 1])}
     found = mean_of(one)
     assert (found.mean, found.n) == (3.0, 2)
     assert found.ci95[1] - 3.0 == pytest.approx(12.706204736)  # t of one degree of freedom; 2 and 4 have an error of 1
@@ -206,26 +158,89 @@ def test_means_and_differences_by_hand():
     assert mean_of({}) is over_clients({}) is None
 
 
-@pytest.mark.parametrize(("guess", "verdict"), [(8.0, "holds"), (12.0, "below the floor")])
-def test_an_order_of_reconstructions_that_a_guess_surpasses_tells_of_no_leak(guess, verdict):
-    _, claim = find_claim("fedre-figure-4")
-    noise = np.random.default_rng(0)
-
-    def cell(mean):
-        seeds = {0: PerUnit(mean + noise.normal(0, 0.1, 10), np.arange(10))}
-        return Measured(over_clients(seeds), over_clients(guesses), "mean image", "", seeds, guesses)
-
-    guesses = {0: PerUnit(guess + noise.normal(0, 0.1, 10), np.arange(10))}
+def judged_by(name, advantages):
+    """The card of a claim about inversion whose rows have such advantages over their own baselines."""
+    claim, noise = claims()[name], np.random.default_rng(0)
     tried = tuple(place for place in places(claim) if place.column.name == "PSNR")
-    found = {place.name: cell(mean) for place, mean in zip(tried, (11.0, 10.0, 9.0), strict=True)}
-    card = card_of("x", claim, Asked("cpu"), Plan(tried, seeds=(0,)), found, command="fedpriv")
-    assert [one.verdict for one in card.statements if one.orders and one.orders[0].n] == [verdict] * 2
+    gains = [{0: units(gain + noise.normal(0, 0.1, 10), range(10))} for gain in advantages]
+    results = {place.name: Measured(mean_of(gain), compared=gain) for place, gain in zip(tried, gains, strict=True)}
+    return card_of("x", claim, Asked("cpu"), Plan(tried, seeds=(0,)), results, command="fedpriv")
+
+
+@each(
+    "name, advantages, verdicts",
+    [
+        ("fedre-figure-4", (3, 2, 1), ["holds", "holds"]),
+        ("fedre-figure-4", (-1, -2, -3), ["below the baseline", "below the baseline"]),
+        ("fedre-figure-4", (1, 2, 1), ["not decided", "holds"]),
+        ("fedral-table-5", (1, 1, 1, 1, 1, -1), ["holds"]),  # that the least leaks asks for no leak
+    ],
+)
+def test_orders_of_reconstructions_go_by_advantage_over_each_row_s_own_baseline(name, advantages, verdicts):
+    card = judged_by(name, advantages)
+    assert [one.verdict for one in card.statements if one.orders and one.orders[0].n] == verdicts
+    assert card.cells[0].advantage.mean == pytest.approx(advantages[0], abs=0.1)
+
+
+def test_failed_seeds_are_shown_and_decide_nothing():
+    claim = parsed(tomllib.loads(OWN), "own")
+    tried, rng = places(claim), np.random.default_rng(0)
+
+    def cell(mean, seeds):
+        values = {seed: units(mean + rng.normal(0, 0.1, 5), range(5)) for seed in seeds}
+        return Measured(mean_of(values), compared=values, failed={seed: "NaN" for seed in {0, 1, 2} - set(seeds)})
+
+    def card(seeds):
+        results = {tried[0].name: cell(99.0, seeds), tried[1].name: cell(60.0, (0, 1, 2))}
+        return card_of("x", claim, Asked("paper"), Plan(tried, seeds=(0, 1, 2)), results, command="fedpriv")
+
+    whole, partial = card((0, 1, 2)), card((2,))
+    assert [item.statements[0].verdict for item in (whole, partial)] == ["holds", "not decided"]
+    assert [item.cells[0].verdict for item in (whole, partial)] == ["holds", "not decided"]
+    assert partial.cells[0].failed == ("seed 0: NaN", "seed 1: NaN")
+    assert partial.statements[0].orders[0].difference is None
+    assert "FedProto, digits, failed under 2 of 3 seeds" in partial.statements[0].why
+    assert "failed: FedProto, digits: seed 0: NaN" in lines_of(partial)
+
+
+# ---------------------------------------------------------------- guesses
+
+
+def test_values_stand_beside_guesses_before_anything_is_run(tmp_path):
+    lines = []
+    listener = SimpleNamespace(say=lines.append)
+    with pytest.raises(UserError, match="cifar100 not found"):
+        fedpriv.reproduce("fedral-table-5", data_dir=tmp_path, out=tmp_path / "out", listener=listener)
+    # 0.0730 of variance and a twelfth: 10 log10(1 / 0.1557) = 8.08
+    assert "All values lie below uniform noise, 8.08 dB" in lines[1]
+
+
+def test_guesses_are_measured_where_images_are_at_hand_and_bounded_where_nothing_is_known():
+    claim = replace(claims()["fedral-table-5"], pixels=None)
+    assert "mid-grey 6.02 dB" in guessed(claim, Asked("cpu"))[0]  # an error of a quarter, of black and white
+    digits = replace(claim, setting={"dataset": "digits"}, columns=(replace(claim.columns[0], setting={}),))
+    (first, *_) = guessed(digits, Asked("cpu"))
+    images = as_unit(load_dataset("digits", SourceOptions(per_class=20)).samples.images)[1::2].double()
+    grey = float((-10 * ((images - 0.5) ** 2).mean((1, 2, 3)).log10()).mean())
+    assert f"mid-grey {grey:.2f} dB" in first
+
+
+def test_naming_one_of_a_client_s_two_classes_is_right_for_about_half_and_what_prints_less_is_named():
+    first, second = guessed(claims()["fedhenn-table-1"], Asked("cpu"))
+    assert 45 < float(first.split(" to ")[1].split()[0]) < 60
+    assert second.startswith("2 of 15 printed values")
+    assert "FedAvg (44.29" in second
 
 
 def test_smaller_images_are_other_data():
     """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
-    _, claim = find_claim("fedre-figure-4")
+    claim = claims()["fedre-figure-4"]
     place = places(claim)[0]
     assert not is_same_data(claim, place, Asked("cpu"))
     assert is_same_data(claim, place, Asked("paper"))
     assert not is_same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))
+
+
+def test_attacks_on_no_chosen_row_are_left_out():
+    plan = planned(claims()["fedral-table-5"], Asked("smoke", rows=("FedProto", "FedAPEN")))
+    assert [attack["name"] for attack in plan.study["attacks"]] == ["dlg", "dip"]

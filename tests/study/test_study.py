@@ -212,7 +212,7 @@ def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
     code, out, _ = call(capsys, "audit", *flags, "--dry-run", "--json")
     assert code == 0
     cells = json.loads(out)["cells"]
-    assert [(cell["client_steps"], cell["attack_steps"]) for cell in cells] == [(6, 2 * 5 * 10)] * 2 + [(6, 0)] * 2
+    assert [(cell["client_steps"], cell["attack_iterations"]) for cell in cells] == [(6, 2 * 5 * 10)] * 2 + [(6, 0)] * 2
     code, out, _ = call(capsys, "audit", *flags, "--dry-run")
     assert "4 cells: 24 client steps, at most 200 attack iterations" in out
     assert list(tmp_path.iterdir()) == []

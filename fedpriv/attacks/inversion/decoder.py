@@ -531,7 +531,10 @@ def train_decoder(
     left, left_unseen = wanted - apart @ readout, unseen - apart_kept @ readout
     with global_seed(derive_seed(seed, "decoder weights")):
         network = _Network(len(known), known.shape[2], width, wanted.shape[1]).to(known.device)
-    optimiser, draws = Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2), generator(seed, "pairs")
+    optimiser, draws = (
+        Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2, fused=True),
+        generator(seed, "pairs"),
+    )
     everyone, each = slice(None), torch.arange(len(known), device=known.device)[:, None]
     best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < iterations and step - best_at < _PATIENCE:

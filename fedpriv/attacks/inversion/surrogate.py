@@ -15,7 +15,7 @@ real ones do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,7 +31,7 @@ from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.search.fit import Adam
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import Blueprint, SplitModel, fastest_order
 from fedpriv.uploads.kinds import CLASS_MEANS, HEADS, MIXTURES, VECTORS
 from fedpriv.uploads.payloads import (
     Classifier,
@@ -60,12 +60,16 @@ ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """Epochs, images a step, Adam's step size, and steps at most (None for no limit)."""
+    """Epochs, images a step, Adam's step size, and steps at most (None for no limit).
+
+    Training ends before where the running mean of the loss falls below a share ``enough`` of the first loss.
+    """
 
     epochs: int = 40
     batch_size: int = 32
     learning_rate: float = 1e-3
     steps: int | None = None
+    enough: float = 0.0
 
 
 def find_anchors(
@@ -121,9 +125,8 @@ def shadow_extractor(
         total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
         return total if near is None else total + _distance(features, labels, near).mean() / scale
 
-    parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     # Batch norm, where the architecture has it, needs two images.
-    train_substitute(parameters, samples, loss, training, generator(seed, "shadow order", client), least=2)
+    train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
     return model.eval().requires_grad_(False).represent
 
 
@@ -153,7 +156,7 @@ def shadow_model(
         apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
         return cross_entropy(logits, labels) + apart.mean()
 
-    train_substitute(model.parameters(), samples, loss, training, generator(seed, "shadow order", client), least=2)
+    train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
     return model.represent, (model.head.weight.detach(), model.head.bias.detach())
 
@@ -169,7 +172,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
 
 
 def train_substitute(
-    parameters: Iterable[Tensor],
+    model: SplitModel,
     samples: Samples,
     loss_of: Callable[[Tensor, Tensor], Tensor],
     training: ShadowTraining,
@@ -178,11 +181,19 @@ def train_substitute(
     least: int = 1,
 ) -> None:
     """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
-    optimiser, device = Adam(parameters, training.learning_rate), samples.images.device
+    device = samples.images.device
     orders = (torch.randperm(len(samples.labels), generator=rng).to(device) for _ in range(training.epochs))
     batches = (index for order in orders for index in order.split(training.batch_size) if len(index) >= least)
-    for index in islice(batches, training.steps):
-        optimiser.descend(loss_of(samples.images[index], samples.labels[index]))
+    with fastest_order(model, loss_of) as ordered:
+        optimiser = Adam(model.parameters(), training.learning_rate, fused=True)
+        first = mean = 0.0
+        for index in islice(batches, training.steps):
+            loss = loss_of(ordered(samples.images[index]), samples.labels[index])
+            optimiser.descend(loss)
+            if training.enough:  # a GPU would be waited for
+                first, mean = (first or loss.item()), (0.9 * mean + 0.1 * loss.item() if first else loss.item())
+                if mean < training.enough * first:
+                    break
 
 
 def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -234,7 +245,7 @@ def shadow_clients(
             total = cross_entropy(model.head(features), labels)
             return total if near is None else total + _distance(features, labels, near).mean() / features.shape[1]
 
-        train_substitute(list(model.parameters()), samples, loss, training, rng)
+        train_substitute(model, samples, loss, training, rng)
         with torch.no_grad():
             features = torch.cat([model.eval().represent(part) for part in samples.images.split(256)])
         upload = _upload(features, samples.labels, n_classes, like, mechanism, rng)

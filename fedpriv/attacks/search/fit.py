@@ -98,7 +98,7 @@ class Adam:
         update = adamw if self._weight_decay else adam
         update(
             parameters,
-            [gradient.contiguous() for gradient in gradients if gradient is not None],
+            [_laid_out_as(self.parameters[number], gradients[number]) for number in moved],
             means,
             squares,
             [],
@@ -117,6 +117,12 @@ class Adam:
         """Go on with these rows of every parameter only (int64 positions on the device of the parameters)."""
         self.parameters = [value.detach()[rows].requires_grad_() for value in self.parameters]
         self._means, self._squares = ([value[rows] for value in values] for values in (self._means, self._squares))
+
+
+def _laid_out_as(value: Tensor, gradient: Tensor | None) -> Tensor:
+    """Return a gradient in the memory order of its parameter, which fused kernels take for granted."""
+    assert gradient is not None
+    return gradient if gradient.stride() == value.stride() else torch.empty_like(value).copy_(gradient)
 
 
 class Prior:
