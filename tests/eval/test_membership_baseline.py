@@ -87,7 +87,8 @@ class Shown(Inference):
             return Scores(self.ask(problem), baseline_scores(problem)[1])
         alike = {}
         for client, one in problem.candidates.items():
-            alike[client] = self.world.brightness(client, one.images)
+            own = 0.5 + self.world.look * float(self.world.looks[client, 0])
+            alike[client] = -(one.images.double().mean((1, 2, 3)) - own).abs()
         return Scores(self.ask(problem), alike)
 
 
