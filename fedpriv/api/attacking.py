@@ -227,6 +227,7 @@ def _plan(
     planning.refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = planning.granted(chosen, named, target, card, rounds_seen)
     more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
+    more["brief"] = not named and not settings.get("full", False)
     numerics = planning.numerics_of(settings, pick_device(device))
     return planning.plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
 

@@ -90,7 +90,7 @@ class ClaimCard(Record):
     """
 
     kind: Literal["claim"] = "claim"
-    version: Literal[4] = RECORD_VERSION
+    version: Literal[5] = RECORD_VERSION
     name: str
     quantity: str
     title: str

@@ -14,7 +14,7 @@ from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
 from fedpriv.util.config import Record
 
-RECORD_VERSION: Literal[4] = 4
+RECORD_VERSION: Literal[5] = 5
 """Of the format of all records."""
 
 SCORING_VERSION = 10
@@ -255,7 +255,7 @@ class Identity(Record):
         premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
     """
 
-    version: Literal[4] = RECORD_VERSION
+    version: Literal[5] = RECORD_VERSION
     target: str
     attack: str
     attack_version: int = 1
@@ -772,7 +772,7 @@ class PrivacyAuditRecord(Record):
     """
 
     kind: Literal["privacy_audit"] = "privacy_audit"
-    version: Literal[4] = RECORD_VERSION
+    version: Literal[5] = RECORD_VERSION
     method: str
     dataset: str
     defense: str

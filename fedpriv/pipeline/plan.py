@@ -85,6 +85,7 @@ class AttackPlan:
     series: tuple[LocalWork, ...] = ()
     threat: str = ""  # ``protocol`` of a second plan on the same uploads, with less granted than the first
     primary: str | None = None  # the attack by which reconstruction is judged
+    brief: bool = False  # of a first look: primaries alone are attacked on shuffled uploads too
 
     @property
     def precision(self) -> str:
@@ -103,7 +104,10 @@ class AttackPlan:
 
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
-        return tuple(Job(name, made, self.control, self.suffix) for name, made in self.attacks.items())
+        return tuple(
+            Job(name, made, self.control and not (self.brief and name != self.primary), self.suffix)
+            for name, made in self.attacks.items()
+        )
 
     def card_for(self, attack: Attack, stored: int) -> ThreatModel:
         """Return an attack's card, which says how many of the stored rounds it uses."""

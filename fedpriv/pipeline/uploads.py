@@ -103,5 +103,6 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
         notices.append("no negative control: shuffling uploads takes two clients at least")
     if any(name in JUDGED for name in chosen):
         notices.append("no independent classifier judges class images: it is trained on a run's data")
-    plan = plan_of(target, chosen, card, settings, seed=settings.get("seed", 0))
+    brief = not named and not settings.get("full", False)
+    plan = plan_of(target, chosen, card, settings, seed=settings.get("seed", 0), brief=brief)
     return replace(plan, numerics=numerics_of(settings, source.device)), notices

@@ -166,9 +166,9 @@ def test_wrong_headers_are_named(tmp_path, name, header, message):
         (
             "about.json",
             {"version": 1},
-            "format 1, but this version reads format 4; .*attack again with: fedpriv attack",
+            "format 1, but this version reads format 5; .*attack again with: fedpriv attack",
         ),
-        ("metrics.json", {"version": 99}, "format 99, but this version reads format 4; .*score again with: fedpriv sc"),
+        ("metrics.json", {"version": 99}, "format 99, but this version reads format 5; .*score again with: fedpriv sc"),
         ("metrics.json", {"version": None}, "a record of format None, .*score again with: fedpriv score"),
         ("metrics.json", {"floors": None}, "field 'floors' is missing; score again"),
         ("metrics.json", {"advantage_db": {"mean": 1}}, "field 'advantage_db.ci95' is missing"),

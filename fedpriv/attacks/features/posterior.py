@@ -87,6 +87,7 @@ class UnmixedInversion(RecoverThenInvert):
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
+    most_targets = 96
     summary = "class prototypes recovered from several entangled rounds, then inverted"
     version = 8
     targets = MIXTURES
