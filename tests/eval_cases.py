@@ -11,6 +11,7 @@ import torch
 
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId, ThreatModel
 from fedpriv.defenses import build_defenses
+from fedpriv.eval.answers import page_answers
 from fedpriv.eval.intervals import compare
 from fedpriv.eval.records import (
     About,
@@ -20,6 +21,7 @@ from fedpriv.eval.records import (
     Estimate,
     FiniteSummary,
     MembershipRecord,
+    Planted,
     PropertyRecord,
     Rate,
     Rates,
@@ -159,7 +161,9 @@ def finished(config=None, **changes):
 
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
     """What ``about.json`` says of a run of ten clients."""
-    run = dataclasses.replace(RunConfig(dataset="digits", auxiliary=0, method=method, seed=seed, clients=10), **changed)
+    run = dataclasses.replace(
+        RunConfig(dataset="digits", auxiliary=0.0, method=method, seed=seed, clients=10), **changed
+    )
     reached = ReachedAccuracy(
         final=accuracy,
         best=accuracy,
@@ -205,11 +209,12 @@ def compared(measure="images", mean=None, p_value=0.5, **changes):
 
 
 def attacked(*comparisons, **changes):
-    """The record of an attack that was tested hard enough: ten clients, a control, and all targets converged."""
-    whole = {"n_clients": 10, "comparisons": comparisons, "control": CONTROLLED}
+    """The record of an able attack: ten clients, a shuffled control, and a positive control that it passes."""
+    whole = {"n_clients": 10, "comparisons": comparisons, "control": CONTROLLED, "planted": FOUND}
     return but(scored_once(), **(whole | changes))
 
 
+FOUND = Planted(mean=3.0, ci95=(2.0, 4.0), n=5, n_clients=5, least=0.5)
 CONTROLLED = ControlResult(
     shuffled=Estimate(mean=10.0, ci95=None, n=2),
     floor="noise",
@@ -242,6 +247,11 @@ def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **change
     }
     made = {"membership": MembershipRecord, "property": PropertyRecord}[kind]
     return made(**(shared | own | dict(rates(auc, ci95)) | changes))
+
+
+def answers(*records):
+    """What a page of these results says of the endpoints that were asked."""
+    return [one for one in page_answers(dict(enumerate(records))) if one.verdict != "not asked"]
 
 
 def difference(values, clients, measure="images", least=0.5):

@@ -6,11 +6,11 @@ VOID = {"meta", "img", "br"}
 
 
 class Page(HTMLParser):
-    """Collects tags and text, and checks that every tag is closed in order."""
+    """Collects tags and text, of that what shows while nothing is unfolded, and checks that tags are closed in order."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.text = [], [], ""
+        self.open, self.tags, self.text, self.unfolded = [], [], "", ""
         self.feed(text)
         assert self.open == []
 
@@ -24,3 +24,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+        folds = self.open.count("details") - ("summary" in self.open)
+        if not folds and not {"style", "script", "title"} & set(self.open):
+            self.unfolded += data

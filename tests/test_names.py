@@ -22,7 +22,7 @@ HOMEMADE = (
     "permuted",
     "nottested",
     "madeup",
-    "gravest",
+    "most_severe",
     "bettered",
 )
 """Names that the field does not use, without underscores and capitals."""

@@ -48,24 +48,24 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_071,
+    "util": 2_074,
     "algebra": 469,
-    "datasets": 1_064,
+    "datasets": 1_058,
     "models": 820,
     "uploads": 972,
     "integrations": 1_142,
     "dp": 680,
     "federation": 2_145,
     "methods": 3_251,
-    "defenses": 2_052,
-    "attacks": 11_317,
-    "eval": 5_321,
+    "defenses": 2_054,
+    "attacks": 11_314,
+    "eval": 5_255,
     "claims": 211,
-    "reports": 3_587,
+    "reports": 2_993,
     "cli": 1_066,
-    "pipeline": 1_443,
-    "sources": 3_062,
-    "api": 2_359,
+    "pipeline": 1_752,
+    "sources": 3_069,
+    "api": 2_372,
     "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

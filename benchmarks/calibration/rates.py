@@ -1,10 +1,13 @@
-"""Rates with their intervals, the table that shows them, and the numbers that a script takes."""
+"""Rates with their intervals, the table that shows them, and the pages of a script, kept as they are made."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedpriv.eval.intervals import clopper_pearson
 
@@ -56,3 +59,24 @@ def parser(doc: str | None, **numbers: int) -> argparse.ArgumentParser:
     for name, default in numbers.items():
         made.add_argument(f"--{name}", type=int, default=default)
     return made
+
+
+def kept(
+    folder: Path, make: Callable[[str, int, int], dict[str, Any]], names: Iterable[str], chosen: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    """Return pages by name, as ``make`` returns them of (name, seed, number), each kept in ``folder/pages.jsonl``.
+
+    A second start goes on with those that are missing. ``chosen`` says how many pages, which seed, and how many workers.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "pages.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    there = {tuple(key): page for key, page in map(json.loads, lines)}
+    wanted = [(name, chosen.seed, number) for name in names for number in range(chosen.pages)]
+    missing = [key for key in wanted if key not in there]
+    with ProcessPoolExecutor(chosen.workers) as pool, file.open("a", encoding="utf-8") as out:
+        made = pool.map(make, *zip(*missing, strict=True), chunksize=5) if missing else ()
+        for key, page in zip(missing, made, strict=False):
+            print(json.dumps([key, page]), file=out, flush=True)
+            there[key] = json.loads(json.dumps(page))
+    return {name: [there[key] for key in wanted if key[0] == name] for name in dict.fromkeys(key[0] for key in wanted)}

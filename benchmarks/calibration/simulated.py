@@ -1,157 +1,304 @@
-"""Attacks that are simulated by what they return, so that only scoring and wording run: nulls, and truth plus noise.
+"""Attacks that are simulated by what they return, so that only scoring and answering run: leaks of known size, and none.
 
-A simulated inversion returns images and vectors as good as its upload: what a perfect attack would make of an upload that
-carries nothing is drawn from the class, and a leak is the truth with noise.
+A simulated inversion moves the baseline's image towards the truth until it is so many dB nearer; one that knows nothing
+returns what needs no upload. A simulated inference draws scores, for a yes so much higher that its area is as wanted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from scipy.optimize import brentq
+from scipy.special import ndtri
 from torch import Tensor
-from worlds import CLASSES, SHAPE, World
+from worlds import CLASSES, IMAGES, SHAPE, World
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.observation import Cost, Reconstruction, ThreatModel
+from fedpriv.attacks.inputs.targets import Said
+from fedpriv.attacks.observation import Cost, Observation, Reconstruction, ThreatModel
 from fedpriv.eval import inference
-from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.eval.score import score
-from fedpriv.util.seeds import generator
+from fedpriv.eval.floors import SHUFFLED
+from fedpriv.eval.inference_case import InferenceCase, Ranked, area
+from fedpriv.eval.intervals import Means, Values
+from fedpriv.eval.membership import on_common_scale
+from fedpriv.eval.records import About, InferenceResult, Measure, Planted, Provenance, ReconstructionRecord
+from fedpriv.eval.score import image_comparisons, score
+from fedpriv.sources.truth import ESTIMANDS
 
-INVERSIONS = ("same mean and covariance", "another client's", "another data set's", "the class alone")
-"""Nulls of inversion: what a perfect attack makes of an upload that carries nothing."""
+NULLS = ("as good as the baseline", "another client's image", "mean of the class")
+"""Inversions that know nothing of the target."""
 
-GRADES = {"truth": 0.01, "truth + little noise": 0.05, "truth + much noise": 0.15}
-"""Leaks by the standard deviation of the noise on the true image, pixels in [0, 1]; of vectors, as a share of their norm,
-twice that. The first is what a raw representation gives away."""
+BETWEEN, WITHIN, SPREAD = 0.3, 0.8, 0.3
+"""Standard deviations of leaks: of images between clients and between targets of a client, dB; of scores between clients."""
 
-SOME = "the truth of some"
-"""A leak of every third target, of which the first grade of the truth is returned; of the others, another client's."""
+LEAK = (8.0, 6.0)
+"""Of a client that leaks where others do not: dB, and standard deviations of a score."""
+
+PAGES = 1000
+"""Simulated where there is no formula."""
+
+ABLE = Planted(mean=10.0, ci95=(9.0, 11.0), n=20, n_clients=20, least=0.5)
+"""Positive control: whether an attack is able is no matter of statistics, so all are."""
 
 
-def _origin(world: World) -> dict[str, Any]:
+def about(world: World, attack: str, card: ThreatModel) -> dict[str, Any]:
+    """Return the provenance of a simulated result."""
     names = dict.fromkeys(("method", "dataset"), "simulated")
-    return {**names, "target": world.kind, "knowledge": ThreatModel(), "seed": world.seed}
+    return {**names, "attack": attack, "target": "prototype", "knowledge": card, "seed": world.seed, "planted": ABLE}
 
 
-def inverted(world: World, name: str) -> ReconstructionRecord:
-    """The record of a simulated inversion with its control, by its name among :data:`INVERSIONS`, :data:`GRADES` or SOME."""
-    if name == SOME:
-        right, wrong = _truth_and_noise(world, "truth", 0), _null(world, "another client's", 1)
-        leaks = torch.arange(len(world.targets)) % 3 == 0
-        found = tuple(
-            torch.where(leaks.view(-1, *[1] * (own.dim() - 1)), own, other)
-            for own, other in zip(right, _null(world, "another client's", 0), strict=True)
-        )
-    elif name in GRADES:
-        found, wrong = _truth_and_noise(world, name, 0), _null(world, "another client's", 1)
+# ---------------------------------------------------------------- inversions
+
+
+def inverted(
+    world: World, card: ThreatModel, advantage: float | str, *, leaking: int = 0, quick: bool = False
+) -> ReconstructionRecord:
+    """Return the record of a simulated inversion with its control.
+
+    Args:
+        world: the federation.
+        card: the threat model.
+        advantage: over the baseline in dB, or one of :data:`NULLS`.
+        leaking: of so many clients all targets leak :data:`LEAK` besides.
+        quick: whether only comparisons and PSNR are made anew, with all guesses that do not draw; the rest is a template's.
+    """
+    rng = world.rng("inversion", card.extractor)
+    control = _nothing(world, advantage if isinstance(advantage, str) else NULLS[world.seed % len(NULLS)], rng)
+    if isinstance(advantage, str):
+        images = _nothing(world, advantage, rng)
     else:
-        found, wrong = _null(world, name, 0), _null(world, name, 1)
-    about = About(attack=name, **_origin(world))
-    return score(_wrapped(world, *found), world.truths, _wrapped(world, *wrong), seed=world.seed, about=about)
-
-
-def _truth_and_noise(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
-    rng = generator(world.seed, name, draw)
-    behind = [world.behind(target) for target in world.targets]
-    images = torch.stack([members.mean(0) for members in behind])
-    noisy = images + GRADES[name] * torch.randn(images.shape, generator=rng)
-    features = torch.stack([world.represent(members).mean(0) for members in behind])
-    spread = 2 * GRADES[name] * features.norm(dim=1, keepdim=True) / features.shape[1] ** 0.5
-    return noisy.clamp(0, 1), features + spread * torch.randn(features.shape, generator=rng)
-
-
-def _null(world: World, name: str, draw: int) -> tuple[Tensor, Tensor]:
-    """Images ``(T, c, h, w)`` and vectors ``(T, d)`` that hold nothing of the targets."""
-    labels = torch.tensor([target.label for target in world.targets])
-    if name == "same mean and covariance":
-        strange, classes = world.auxiliary
-        means = torch.stack([strange[classes == label].mean(0) for label in range(CLASSES)])
-        flat = (strange - means[classes]).flatten(1)
-        root = torch.linalg.cholesky(torch.cov(flat.T) + 1e-6 * torch.eye(flat.shape[1]))
-        noise = torch.randn(len(labels), flat.shape[1], generator=generator(world.seed, "pixels", draw))
-        images = (means[labels] + (noise @ root.T).reshape(-1, *SHAPE)).clamp(0, 1)
-    elif name == "another client's":
-        images = torch.cat(
-            [
-                world.draw(labels[place : place + 1], "elsewhere", target.client, place, draw)
-                for place, target in enumerate(world.targets)
-            ]
+        leaks = np.array([one.client < leaking for one in world.targets])
+        images = _nearer(world, advantage + LEAK[0] * leaks, rng)
+    if quick:
+        return _compared(world, card, images, control)
+    made, other = (
+        Reconstruction(
+            targets=world.targets,
+            images=shown[:, None],
+            objective=torch.zeros(len(shown), 1),
+            chosen=torch.zeros(len(shown), dtype=torch.int64),
+            labels=torch.tensor([[target.label] for target in world.targets]),
+            cost=Cost(),
+            converged=torch.ones(len(shown), dtype=torch.bool),
         )
-    elif name == "another data set's":
-        images = world.draw(labels, "foreign", draw, patterns=world.smooth(CLASSES, "foreign patterns", draw))
-    else:
-        images = (0.5 + 0.13 * world.patterns[labels]).clamp(0, 1)
-    return images, world.represent(images)
-
-
-def _wrapped(world: World, images: Tensor, features: Tensor) -> Reconstruction:
-    number = len(world.targets)
-    return Reconstruction(
-        targets=world.targets,
-        images=images[:, None],
-        objective=torch.zeros(number, 1),
-        chosen=torch.zeros(number, dtype=torch.int64),
-        labels=torch.tensor([[target.label] for target in world.targets]),
-        cost=Cost(),
-        converged=torch.ones(number, dtype=torch.bool),
-        features=features if world.kind == "prototype" else None,
+        for shown in (images, control)
     )
+    return score(made, world.truths, other, seed=0, about=About(**about(world, "decoder", card)))
+
+
+def _compared(world: World, card: ThreatModel, images: Tensor, control: Tensor) -> ReconstructionRecord:
+    pool, labels = world.pool, [one.label for one in world.targets]
+    guesses = {"class_mean_image": pool.class_means, "optimal_class_image": pool.class_optimal}
+    shown = {name: torch.stack([by_class[label] for label in labels]) for name, by_class in guesses.items()}
+    shown |= {
+        "mean_image": pool.mean.expand_as(images),
+        "optimal_image": pool.optimal.expand_as(images),
+        SHUFFLED: control,
+    }
+    floors: Any = {name: SimpleNamespace(psnr=_psnr(world, guess).numpy()) for name, guess in shown.items()}
+    attack: Any = SimpleNamespace(psnr=_psnr(world, images).numpy())
+    strata = [ESTIMANDS[truth.n_c > 1] for truth in world.truths]
+    means = Means(tuple(target.client for target in world.targets))
+    record = _template(replace(world, seed=0), card, "decoder")
+    rows = zip(record.targets, attack.psnr.tolist(), strict=True)
+    targets = tuple(row.model_copy(update={"psnr_db": value}) for row, value in rows)
+    made: ReconstructionRecord = record.model_copy(
+        update={"comparisons": image_comparisons(attack, floors, strata, means), "targets": targets}
+    )
+    return made
+
+
+@lru_cache
+def _template(world: World, card: ThreatModel, name: str) -> Any:
+    """Return the record of a page like the one that is wanted, scored in full."""
+    return inverted(world, card, 0.0) if name == "decoder" else inferred(world, card, name, 0.0)
+
+
+def _psnr(world: World, images: Tensor) -> Tensor:
+    """Return the mean PSNR of each target's images ``(T,)``."""
+    errors = (images.double().clamp(0, 1).flatten(1)[:, None] - world.behind).square().mean(2)
+    return -10 * errors.log10().mean(1)
+
+
+def _nearer(world: World, gains: Values | float, rng: np.random.Generator) -> Tensor:
+    """Return images ``(T, c, h, w)`` whose PSNR is the baseline's and so many dB ``(T,)`` on average."""
+    own, each = (np.clip(rng.standard_normal(n), -2.2, 2.2) for n in (world.number, len(world.targets)))
+    gains = gains + BETWEEN * own[[one.client for one in world.targets]] + WITHIN * each
+    best = world.pool.class_optimal
+    guess = torch.stack([best[one.label] for one in world.targets])
+    towards = world.behind.mean(1).reshape(guess.shape) - guess
+
+    def shown(step: Tensor) -> Tensor:
+        return guess + step[:, None, None, None] * towards
+
+    wanted = _psnr(world, guess) + torch.as_tensor(gains)
+    low, high = torch.full_like(wanted, -3), torch.ones_like(wanted)
+    for _ in range(30):
+        middle = (low + high) / 2
+        short = _psnr(world, shown(middle)) < wanted
+        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    return shown(low).float()
+
+
+def _nothing(world: World, name: str, rng: np.random.Generator) -> Tensor:
+    """Return images ``(T, c, h, w)`` that no upload tells."""
+    labels, draw = np.array([one.label for one in world.targets]), int(rng.integers(2**31))
+    if name == NULLS[0]:
+        return _nearer(world, 0.0, rng)
+    if name == NULLS[1]:
+        return world.draw(labels, np.array([(one.client + 1) % world.number for one in world.targets]), "other", draw)
+    return world.draw(labels.repeat(20), None, "more", draw).reshape(len(labels), 20, *SHAPE).mean(1)
+
+
+# ---------------------------------------------------------------- inferences
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated(Inference):
-    """Scores that are drawn: noise, the class's own, or the truth with noise.
+class Drawn(Inference):
+    """Scores that are drawn; of other uploads than the client's own they tell nothing.
 
     Attributes:
         world: holds the truth, which no real inference is handed.
-        asks: who was a member, or which two of four classes a client holds most of.
-        shift: by how many standard deviations of a score a yes lies above a no; 0 for a null.
-        by_class: standard deviation of what a class adds to its scores, which tells nothing of the client.
+        seen: the uploads that tell something.
+        question: about classes; empty for members.
+        shift: by how many standard deviations of a score a yes lies above a no, mean over clients.
+        leaking: of so many clients it is :data:`LEAK` besides.
+        knowing: weight of what needs no upload: brightness as the client's is, and how many clients hold a class.
+        parts: of the seed.
     """
 
     world: World
-    asks: Literal["images", "classes"] = "images"
+    seen: tuple[Observation, ...]
+    question: str = ""
     shift: float = 0.0
-    by_class: float = 0.0
+    leaking: int = 0
+    knowing: float = 0.0
+    parts: tuple[str, ...] = ()
 
     name = "simulated"
     summary = "scores that are drawn"
-    targets: ClassVar[tuple[str, ...]] = ("representation", "prototype")
+    targets: ClassVar[tuple[str, ...]] = ("prototype",)
+
+    @property
+    def asks(self) -> Literal["images", "classes"]:  # type: ignore[override]
+        """Images, or classes."""
+        return "classes" if self.question else "images"
 
     def ask(self, problem: InferenceProblem) -> Asked:
-        """Candidates as usual, or every class of every client."""
-        if self.asks == "images":
+        """Ask about candidates as usual, or about every class of every client."""
+        if not self.question:
             return super().ask(problem)
-        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, "majority")
+        return Asked({client: torch.arange(CLASSES) for client in problem.uploads}, self.question)
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
-        """The two classes of most images."""
-        return counts > counts.float().median()
+        """Return whether a client has images of each class, or most of that."""
+        return counts > 0 if question == "holds" else counts == counts.max()
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Score; of other uploads than the world's own nothing is known."""
-        world, asked = self.world, self.ask(problem)
-        seen = problem.observations[0].upload[0].tensors()["features"]
-        known = torch.equal(seen, world.uploads[0].upload[0].tensors()["features"])
-        rng = generator(problem.seed, "scores", int(known), str(self.shift), str(self.by_class))
-        general = self.by_class * torch.randn(CLASSES, generator=rng)
+        """Draw scores."""
+        asked, own = self.ask(problem), problem.observations is self.seen
+        rng = self.world.rng("scores", *self.parts, int(own))
         values = {}
         for client, labels in asked.classes.items():
-            if self.asks == "images":
-                images, members = problem.candidates[client].images.flatten(1), world.images[client].flatten(1)
-                yes = torch.cdist(images, members).min(1).values < 1e-6
+            if self.question:
+                counts = torch.as_tensor(self.world.counts)
+                yes, known = self.answers(counts[client], self.question), (counts > 0).double().mean(0)
             else:
-                yes = self.answers(torch.bincount(world.held.labels(client), minlength=CLASSES), "majority")
-            noise = torch.randn(len(labels), generator=rng) + 0.3 * torch.randn(1, generator=rng)
-            values[client] = (general[labels] + noise + self.shift * known * yes.float()).double()
+                images = problem.candidates[client].images
+                yes, known = self.world.is_member(client, images), self.world.brightness(client, images)
+            above = own * (self.shift + SPREAD * rng.standard_normal() + LEAK[1] * (client < self.leaking))
+            noise = torch.as_tensor(rng.standard_normal(len(labels)))
+            values[client] = self.knowing * known + above * yes.double() + noise
         return Scores(asked, values)
 
 
-def inferred(world: World, attack: Inference, name: str) -> InferenceResult:
-    """The record of an inference on a world's uploads, with its control."""
-    case = InferenceCase(world.evidence, world.held, world.kind, world.seed)
-    return inference.evaluate(attack, case, Provenance(attack=name, **_origin(world)))
+QUESTIONS = {"labels": "holds", "property": "majority", "membership": ""}
+"""Primary attacks that return scores, and what they ask about classes."""
+
+
+def inferred(
+    world: World,
+    card: ThreatModel,
+    primary: str,
+    advantage: float,
+    *,
+    attack: str = "",
+    quick: bool = False,
+    **more: Any,
+) -> InferenceResult:
+    """Return the record of an inference with its control; by default named as the primary attack.
+
+    Args:
+        world: the federation.
+        card: the threat model.
+        primary: one of :data:`QUESTIONS`.
+        advantage: area over one half.
+        attack: its name.
+        quick: whether only comparisons and area are made anew, the baseline being noise; the rest is a template's.
+        more: fields of :class:`Drawn`.
+    """
+    shift = shift_for(advantage, world.number if primary == "membership" else 0)
+    name = attack or primary
+    if quick:
+        return _ranked(world, card, primary, shift, more.get("leaking", 0))
+    evidence = world.evidence(card)
+    known = {"world": world, "seen": evidence.observations, "parts": (name, card.extractor)}
+    made = Drawn(question=QUESTIONS[primary], shift=shift, **known, **more)
+    silent = {client: Said(None, None) for client in range(world.number)}
+    case = InferenceCase(evidence, world.held, "prototype", world.seed, silent)
+    return inference.evaluate(made, case, Provenance(**about(world, name, card)))
+
+
+def _ranked(world: World, card: ThreatModel, primary: str, shift: float, leaking: int) -> InferenceResult:
+    rng, counts = world.rng("quick", primary, card.extractor), world.counts
+    if primary == "membership":
+        yes = [np.arange(2 * number) < number for number in counts.sum(1)]
+    else:
+        yes = list(counts > 0 if primary == "labels" else counts == counts.max(1, keepdims=True))
+
+    def ranked(known: bool) -> Ranked:
+        scores = []
+        for client, answers in enumerate(yes):
+            above = known * (shift + SPREAD * rng.standard_normal() + LEAK[1] * (client < leaking))
+            scores.append(rng.standard_normal(len(answers)) + above * answers)
+        return Ranked.of(
+            list(map(on_common_scale, scores)) if primary == "membership" else scores, yes, range(len(yes))
+        )
+
+    own, guesses = ranked(True), {SHUFFLED: ranked(False)}
+    if primary == "membership" and card.extractor != "none":
+        guesses["assumed_extractor"] = ranked(False)
+    measure: Measure = "membership" if primary == "membership" else "property"
+    compared = own.against(guesses, {measure: "auc"}, "assumed_extractor")
+    record = _template(replace(world, seed=0), card, primary)
+    made: InferenceResult = record.model_copy(update={"auc": own.with_interval("auc"), "comparisons": compared})
+    return made
+
+
+@lru_cache
+def shift_for(advantage: float, clients: int) -> float:
+    """Return the shift at which the area is one half and so much.
+
+    Where scores of so many clients are put on a common scale it is found by simulation; elsewhere, for none, by formula.
+    """
+    if advantage == 0:
+        return 0.0  # shifts of clients differ, on either side
+    if not clients:
+        return float(ndtri(0.5 + advantage) * (2 + SPREAD**2) ** 0.5)
+    rng, yes = np.random.default_rng(0), np.arange(2 * IMAGES) < IMAGES
+    noise = rng.standard_normal((PAGES, clients, 2 * IMAGES))
+    own = SPREAD * rng.standard_normal((PAGES, clients, 1))
+
+    def off(shift: float) -> float:
+        scores = noise + (shift + own) * yes
+        scores -= np.median(scores, axis=2, keepdims=True)
+        scores /= np.median(np.abs(scores), axis=2, keepdims=True)
+        every = np.tile(yes, clients)
+        return float(np.mean([area(page.ravel(), every) for page in scores])) - 0.5 - advantage
+
+    return float(brentq(off, 0, 3, xtol=1e-3))

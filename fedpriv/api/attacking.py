@@ -47,7 +47,7 @@ from fedpriv.study.settings import (
     refuse_unknown,
 )
 from fedpriv.study.training import train_run
-from fedpriv.uploads.kinds import payload_kind
+from fedpriv.uploads.kinds import VECTORS, payload_kind
 from fedpriv.util import files, folders
 from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
@@ -71,6 +71,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
         facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, where the work takes more than some ten seconds. Results do not depend on it.
+        full: run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
     """
@@ -80,6 +81,7 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     reach: str | int | Sequence[str | int]
     facts: Mapping[str, Any] | str | Path
     workers: int | str
+    full: bool
     download: bool
     resume: bool
 
@@ -101,9 +103,9 @@ def attack(
     Args:
         run: a finished run or its folder, or the folder of a recorded one; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
-        attacks: names of attacks; none for all that fit.
-        knowledge: changes to the threat model: extractor, labels, batch, batch_norm, attacker_data. Where
-            images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain`` by default.
+        attacks: names of attacks; none for a first look: the primary attack of each endpoint, under both threat models.
+        knowledge: changes to the threat model, which is then the only one: extractor, labels, batch, batch_norm,
+            attacker_data. Where images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain``.
         seed: of targets, attacks and scores, and of the run that is trained.
         settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
             :class:`FederationSettings`.
@@ -150,24 +152,33 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
     for line in suite.lines:
         listener.say(line)
     configs: tuple[RunConfig, ...] = ()
-    plans: tuple[AttackPlan, ...] = (plan,)
+    second = None if named or settings["knowledge"] else planning.protocol_plan(plan)
+    threats = (plan,) if second is None else (plan, second)
+    plans: tuple[AttackPlan, ...] = threats
     if path is None:
         first = _first_config(plan, settings)
         everywhere = {*named}
         if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
             everywhere.add("linear-layer")
-        configs, plans = sweep(first, plan, series, everywhere, settings)
+        swept = [sweep(first, each, series, everywhere, settings) for each in threats]
+        # At more local work than the least, labels that have to be inferred as well only cost time.
+        pairs = [
+            (config, replace(each, attacks={}) if each.threat and place else each)
+            for place, (config, *group) in enumerate(zip(swept[0][0], *(made for _, made in swept), strict=True))
+            for each in group
+        ]
+        configs, plans = zip(*(pair for pair in pairs if pair[1].results()), strict=True)
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
-    grounds = [] if path is None else [_prepare(path, plan, named, leave_out)]
+    grounds = [] if path is None else [_prepare(path, each, named, leave_out) for each in plans]
     folder, scratch = place(settings.get("out"))
     how = {name: settings.get(name, False) for name in ("resume", "force")}
     with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         for item, item_config in zip(plans, configs, strict=path is None):
-            where = folder / f"run{item.suffix}"
+            where = folder / f"run{item.run_suffix}"
             _train_first(where, item_config, plan, workers, listener)
             try:
                 grounds.append(_prepare(where, item, named, leave_out))
@@ -191,7 +202,7 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
 
 def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
     """Return the attacks that are named, or all that fit a target, adapted to the defenses of the run."""
-    names = planning.attack_names(target, named)
+    names = planning.attack_names(target, named, full=settings.get("full", False))
     if named:
         return AdaptedSuite(names)
     if run is not None:
@@ -235,19 +246,25 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Call
 # ---------------------------------------------------------------- the run that is trained first
 
 
+KEPT = 10
+"""Last rounds whose checkpoints a white-box attacker of representations has."""
+
+
 def quick_settings(target: str) -> dict[str, Any]:
     """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
 
-    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
-    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
+    Twenty clients decide where ten do not; half of a client's images are held out for membership, and a fifth of all are the
+    attacker's and the baselines'. Weights are attacked after one step on one image, the textbook case; mixtures are taken
+    apart over more rounds, in smaller steps, so that what the extractor makes of an image hardly moves in between.
     """
     kind = payload_kind(target)
+    who = {"clients": 20, "auxiliary": 0.2, "train_fraction": 0.5}
     if kind.computed_from == "training":
         models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
-        return one_step | ({"models": models} if models else {})
+        return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
-    return pace | ({"public": 200} if kind.computed_from == "public" else {})
+    return who | pace | ({"public": 200} if kind.computed_from == "public" else {})
 
 
 def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
@@ -259,6 +276,8 @@ def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
     values = quick_settings(target) | {name: value for name, value in settings.items() if name in FLAG_NAMES}
     if any(made.needs.every_extractor for made in plan.attacks.values()):
         values["keep"] = EVERY_ROUND
+    elif target in VECTORS and isinstance(values["rounds"], int):
+        values.setdefault("keep", [*range(max(1, values["rounds"] - KEPT + 1), values["rounds"] + 1)])
     config = named_config(method, values, plan.seed)
     if plan.card.attacker_data != "none" and not attacker_by_default(config):
         raise UserError(
@@ -323,9 +342,6 @@ class UploadSettings(SearchSettings, total=False):
         held_out: each client's images that it did not train on, of the classes that it did: a pair (images
             ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
             inference, without which it claims no leak.
-        auxiliary_alike: True where chance alone decided which images of a class a client holds and which are auxiliary
-            (default False): re-identification is then compared with chance itself, which takes fewer images. Needs
-            ``auxiliary_labels``; not believed where a baseline finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -333,6 +349,7 @@ class UploadSettings(SearchSettings, total=False):
         dataset: what records call the images (default ``own images``).
         method: what records call the training loop (default ``own uploads``).
         seed: of targets, attacks, auxiliary images and scores (default 0).
+        full: run all attacks that fit the target, not only those of the first look.
     """
 
     model: nn.Module
@@ -345,7 +362,6 @@ class UploadSettings(SearchSettings, total=False):
     groups: Sequence[int | str] | Mapping[int, int | str]
     auxiliary_labels: Any
     held_out: Any
-    auxiliary_alike: bool
     public: Tensor
     public_labels: Any
     n_classes: int
@@ -353,6 +369,7 @@ class UploadSettings(SearchSettings, total=False):
     dataset: str
     method: str
     seed: int
+    full: bool
 
 
 @imports_what_is_named
@@ -383,7 +400,7 @@ def attack_uploads(
         labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
-        attacks: names of attacks and inferences; none for all that fit and are granted.
+        attacks: names of attacks and inferences; none for a first look (see :func:`fedpriv.attack`).
         settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`; grids
             and page of a temporary result are drawn when it is shown or saved.
     """

@@ -61,8 +61,8 @@ def report(
 ) -> Report:
     """Report on attacks, runs and studies: what leaked, what it cost, how well it learned.
 
-    Attacks give ``report.html``, ``report.md`` and ``results.csv``; runs give ``runs.html``, ``runs.md``, ``runs.csv`` and
-    pictures.
+    Attacks give ``report.html``, ``report.md``, ``answers.csv`` and ``results.csv``; runs give ``runs.html``, ``runs.csv``
+    and pictures.
 
     Args:
         results: what :func:`fedpriv.attack`, :func:`fedpriv.train` and :func:`fedpriv.audit_dp` returned, or folders that
@@ -237,7 +237,7 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
         row: dict[str, Any] = {"name": name}
         row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
         for when, record in zip(("before", "after"), pairs[name], strict=True):
-            row[f"accuracy {when}"] = None if record.training is None else record.training.accuracy
+            row[f"accuracy {when}"] = record.accuracy
         if isinstance(item, str):
             yield row | {"verdict": f"not compared: {item}"}
             continue

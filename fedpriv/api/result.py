@@ -1,8 +1,7 @@
-"""The result of attacking: typed records, verdicts, images, and how to show and keep them; and the verb ``score``."""
+"""The result of attacking: typed records, answers, images, and how to show and keep them; and the verb ``score``."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.api.training import Run
-from fedpriv.eval.judgement import judge_page
-from fedpriv.eval.reasons import Verdict
+from fedpriv.eval.answers import Answer, Result, page_answers
+from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.score import score as score_attack
@@ -26,13 +25,15 @@ from fedpriv.eval.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.eval.verdict import words
+from fedpriv.eval.words import sentence
 from fedpriv.pipeline.execute import draw
 from fedpriv.pipeline.result_folders import is_or_was_attack
-from fedpriv.reports.findings import Finding, findings
+from fedpriv.reports.attacks import result_items
 from fedpriv.reports.grid import grid_figure
-from fedpriv.reports.labels import by_folder, judge_results, strongest_first
-from fedpriv.reports.report import csv_rows, write_report
+from fedpriv.reports.labels import strongest_first
+from fedpriv.reports.page import table_rows
+from fedpriv.reports.report import html_table, write_report
+from fedpriv.reports.summary import Subject, subjects, table_lines
 from fedpriv.study.saving import Scratch, Tabular, copy_folder
 from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
@@ -68,23 +69,24 @@ class AttackResult(Tabular):
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
-        """By name of a folder, what may be said of each attack and inference when all are judged together."""
-        return judge_page({**self.records, **self.scores})
+    def answers(self) -> tuple[Answer, ...]:
+        """Answers on each endpoint under each threat model, the primary attacks tested together."""
+        return page_answers({**self.records, **self.scores})
 
     @property
     def verdict(self) -> str:
-        """Verdicts in words, one line an attack: the strongest first, then the inferences."""
-        verdicts = self.verdicts
-        lines = [f"{verdicts[name].attack}: {words(verdicts[name])}" for name in self._ranked()]
-        return "\n".join(lines + [f"{name}: {words(verdicts[name])}" for name in self.scores])
+        """The most severe answer on each endpoint, one line an endpoint."""
+        lines = []
+        for upload in subjects({**self.records, **self.scores}):
+            worst = map(upload.worst, ENDPOINTS)
+            lines += [sentence(answer) for answer in worst if answer is not None]
+        return "\n".join(lines)
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """One finding an upload, the most severe first, as the page has them; each with one sentence in short."""
-        scores = {self.path / name: record for name, record in self.scores.items()}
-        results = by_folder([self.load(name) for name in self.records], scores)
-        return findings(results, judge_results(results))
+    def uploads(self) -> tuple[Subject, ...]:
+        """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
+        attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
+        return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
@@ -107,10 +109,7 @@ class AttackResult(Tabular):
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the columns of ``results.csv``, one row an attack that returns images."""
-        verdicts: dict[tuple[Path, ...], Verdict] = {
-            (self.path / name,): verdict for name, verdict in self.verdicts.items()
-        }
-        return csv_rows([self.load(name) for name in self.records], verdicts)
+        return table_rows("results.csv", result_items([self.load(name) for name in self.records]))
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
         """Copy the result to a folder that stays, with its page, and return it from there."""
@@ -126,12 +125,13 @@ class AttackResult(Tabular):
         return AttackResult(Path(out), self.records, self.scores, self.notices, run)
 
     def _ranked(self) -> list[str]:
-        """Return the names of the attacks, the strongest of each threat model first."""
-        return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
+        """Return the names of the attacks, the strongest first."""
+        return strongest_first(list(self.records), self.records.__getitem__)
 
     def __repr__(self) -> str:
-        """Return the verdicts: records would fill pages of a terminal."""
-        return f"{type(self).__name__}:\n{self.verdict}"
+        """Return the tables of answers: records would fill pages of a terminal."""
+        tables = [table_lines(upload) for upload in subjects({**self.records, **self.scores})]
+        return "\n".join(line for table in tables for line in table)
 
     def _draw(self) -> None:
         """Draw the grids that were left for later."""
@@ -140,11 +140,7 @@ class AttackResult(Tabular):
                 draw(self.load(name))
 
     def _repr_html_(self) -> str:
-        self._draw()
-        lines = "".join(f"<p>{markup(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
-        grids = [self.path / name / "grid.png" for name in self._ranked()]
-        shown = [base64.b64encode(grid.read_bytes()).decode("ascii") for grid in grids if grid.is_file()]
-        return lines + "".join(f'<img alt="image grid" src="data:image/png;base64,{picture}">' for picture in shown)
+        return "".join(map(html_table, self.uploads)) + "".join(f"<p>{markup(line)}</p>" for line in self.notices)
 
 
 def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:

@@ -32,6 +32,7 @@ ATTACKS = Registry(
         "paired-logits": "fedpriv.attacks.inversion.paired_logits:PairedLogits",
         "membership": "fedpriv.attacks.inference.membership:MembershipInference",
         "property": "fedpriv.attacks.inference.property:PropertyInference",
+        "labels": "fedpriv.attacks.inference.property:LabelDisclosure",
     },
     group="fedpriv.attacks",
     contract="fedpriv.attacks.contract:refuse_no_attack",

@@ -211,10 +211,6 @@ class Attack(Declared):
         """Return the misfit of images to uploads that the attack minimises, without priors; None where there is none."""
         return None
 
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return ""
-
 
 def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackProblem) -> None:
     """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""

@@ -226,8 +226,9 @@ class Reconstruction:
         cost: what it spent.
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
         features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
-        fits: ``(T, 3)`` float64, the attack's objective against the target's own upload: of these images, of those found
-            from another client's upload, and the lowest of auxiliary images; None without control.
+        fits: ``(T, 2)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
+            target's upload: of these images, and of the true ones, infinite where these are more or fewer than the guesses.
+            Measured after the attack, where it has an objective; else None.
         distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack expects, or None.
         directions: ``(T, d)`` in which each vector stands out from the client's others; None for the differences of
             ``features`` from their mean.

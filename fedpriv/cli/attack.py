@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,34 @@ from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.api.result import AttackResult
-    from fedpriv.eval.reasons import Verdict
-    from fedpriv.eval.records import ReconstructionRecord
+    from fedpriv.eval.answers import Answer
+    from fedpriv.reports.summary import Subject
 
 
 FIRST = (
-    *("target", "run", "attacks", "knowledge", "method", "dataset", "clients", "defense", "iterations", "seed", "out"),
+    *(
+        "target",
+        "run",
+        "attacks",
+        "full",
+        "knowledge",
+        "method",
+        "dataset",
+        "clients",
+        "defense",
+        "iterations",
+        "seed",
+        "out",
+    ),
 )
 """Settings whose flags ``attack --help`` shows."""
 
 
 @click.command(cls=Command)
 @flags_of("attacking:attack", single=("reach",), first=FIRST)
-@click.option("--verbose", is_flag=True, help="A paragraph on each attack.", panel="Output")
+@click.option(
+    "--verbose", is_flag=True, help="A sentence on each answer, and the table of all attacks.", panel="Output"
+)
 @common.common_options
 def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Attack one kind of upload; write image grids, tables and a report (default folder: results/TARGET).
@@ -63,19 +78,15 @@ def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: An
     records = fedpriv.score(directories, listener=listener, **common.given_values(flags))
     if quiet and not as_json:
         return
-    from fedpriv.eval.judgement import judge_page
-    from fedpriv.eval.verdict import words
+    from fedpriv.reports.summary import subjects
 
-    verdicts = judge_page(records)
+    uploads = subjects(records)
     if as_json:
-        lines = {
-            str(path): {**record.model_dump(mode="json"), "verdict": _verdict(verdicts[path])}
-            for path, record in records.items()
-        }
-        common.print_json(lines)
+        answers = _records(answer for upload in uploads for answer in upload.answers)
+        shown = {str(path): record.model_dump(mode="json") for path, record in records.items()}
+        common.print_json({"attacks": shown, "answers": answers})
         return
-    _show_attacks(records, verdicts)
-    common.tell(*(f"{path}: {words(verdict)}" for path, verdict in verdicts.items()))
+    _show_uploads(uploads)
 
 
 def _as_json(result: AttackResult) -> dict[str, Any]:
@@ -87,54 +98,43 @@ def _as_json(result: AttackResult) -> dict[str, Any]:
             kind: {name: item for name, item in shown.items() if item["kind"] == kind}
             for kind in ("membership", "property")
         },
-        "verdicts": {name: _verdict(verdict) for name, verdict in result.verdicts.items()},
-        "findings": [{"upload": finding.name, "finding": finding.short} for finding in result.findings],
+        "answers": _records(result.answers),
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, object]:
-    from fedpriv.eval.verdict import words
-
-    return {**verdict.model_dump(mode="json"), "words": words(verdict)}
+def _records(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    return [answer.model_dump(mode="json") for answer in answers]
 
 
 def _show(result: AttackResult, *, verbose: bool) -> None:
-    """Print tables, strongest first; the last lines are the findings, where the page is, and the next command."""
-    verdicts = {result.path / name: verdict for name, verdict in result.verdicts.items()}
-    _show_attacks({result.path / name: record for name, record in result.records.items()}, verdicts)
+    """Print the table of answers; the last lines are accuracy, traffic and where the page is."""
+    from fedpriv.eval.words import sentence
+
+    uploads = result.uploads
+    _show_uploads(uploads)
     if verbose:
-        common.tell(*result.verdict.splitlines())
-    for finding in result.findings:
-        common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
-    common.tell("", f"report: {result.path / 'report.html'}")
-    common.tell(f"next:   {command_line('report', result.path, '--open')}")
+        for answer in (answer for upload in uploads for answer in upload.answers):
+            common.tell(*common.filled(sentence(answer)))
+        _show_attacks(uploads)
+    facts = uploads[0].facts if len(uploads) == 1 else ()
+    common.tell("", " · ".join([*facts, f"report: {result.path / 'report.html'}"]))
 
 
-def _show_attacks(results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict]) -> None:
-    """Print a table for each threat model, strongest attack first."""
-    from fedpriv.reports.labels import differing, strongest_first
+def _show_uploads(uploads: Sequence[Subject]) -> None:
+    from fedpriv.reports.summary import table_lines
 
-    rankings = strongest_first(list(results.items()), lambda item: item[1])
-    cards = differing([members[0][1].knowledge for members in rankings])
-    for members, card in zip(rankings, cards, strict=True):
-        rows = [_row(record, verdicts[path]) for path, record in members]
-        common.print_table(f"leakage (dB of PSNR, mean over targets){f', {card}' if card else ''}", rows)
+    for number, upload in enumerate(uploads):
+        common.tell(*([""] if number else []), *table_lines(upload))
 
 
-def _row(record: ReconstructionRecord, verdict: Verdict) -> dict[str, str]:
-    from fedpriv.eval.verdict import BADGES
+def _show_attacks(uploads: Sequence[Subject]) -> None:
+    """Print a line an attack: exploratory, each with its own interval."""
+    from fedpriv.eval.answers import record_of
+    from fedpriv.reports.attacks import figures
 
-    gain = record.advantage_db
-    interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
-    return {
-        "attack": record.title,
-        "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
-        "baseline": f"{record.image_floors[gain.best_floor].psnr_db:.2f}",
-        "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
-        "targets / clients": f"{record.n_targets} / {record.n_clients}{' groups' if record.units == 'groups' else ''}",
-        "seconds": f"{record.cost.seconds:.0f}",
-        "finding": BADGES[verdict.kind],
-    }
+    records = [record_of(result) for upload in uploads for result in upload.results.values()]
+    rows = [{"attack": record.title, **figures(record)} for record in records]
+    common.print_table("all attacks (exploratory)", rows)
 
 
 @click.command()
@@ -147,8 +147,8 @@ def report(
 ) -> None:
     """Report on attack and run directories, studies, and folders that hold some of them (default folder: results/report).
 
-    Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
+    Attacks give report.html, report.md, answers.csv and results.csv: what leaked. Runs give runs.html, runs.csv and
+    pictures: accuracy by round and by communication.
     """
     listener = common.Terminal(quiet=quiet, as_json=True)
     folder = out or numbered(Path("results") / "report")

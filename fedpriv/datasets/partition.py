@@ -315,12 +315,6 @@ def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
 
 
-def drawn_by_class(options: PartitionOptions) -> bool:
-    """True for a division that shuffles the images of every class, so that chance alone decides who holds which."""
-    in_order = options.name == "pathological" and options.assignment == "in_order"
-    return options.name in PARTITIONS and not in_order
-
-
 def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Return the positions of every client's samples by the partition that the options name."""
     least, alpha, per_client = options.least_per_client, options.alpha, options.classes_per_client

@@ -33,7 +33,9 @@ class HideLabels(SignalDefense):
     answers = (
         Answer(("unmix",), _ENTANGLED, {"weights": "hidden"}, note=_WEIGHTS),
         Answer(("membership",), _ENTANGLED, {"classes": "any"}, note="believes no label encoding to rule a class out"),
-        Answer(("property",), _ENTANGLED, {"encodings": "hidden"}, note="learns from the entangled vector alone"),
+        Answer(
+            ("labels", "property"), _ENTANGLED, {"encodings": "hidden"}, note="learns from the entangled vector alone"
+        ),
     )
     fits = MIXTURES
     behind = ("prune", "quantise", "diagonal")

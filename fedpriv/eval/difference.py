@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedpriv.eval.answers import holm
 from fedpriv.eval.intervals import TAIL, clustered
-from fedpriv.eval.judgement import holm
 from fedpriv.eval.records import Comparison, InferenceResult, ReconstructionRecord
 
 LEVEL = 0.05

@@ -13,9 +13,6 @@ from fedpriv.util.seeds import generator
 
 SHUFFLED = "shuffled"
 
-DECOYS = "decoys"
-"""Any of the decoys: what a guess without the upload reaches where chance alone decided which images are decoys."""
-
 NEAREST = "nearest_auxiliary"
 """The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
 
@@ -112,23 +109,18 @@ def mid_grey(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
 Guesser = Callable[[Truth, int, torch.Generator], Tensor]
 """(truth, number of guesses, rng) -> ``(M, c, h, w)`` in [0, 1]."""
 
-CLASS_FLOORS: dict[str, Guesser] = {
-    "class_mean_image": class_mean_image,
-    "optimal_class_image": optimal_class_image,
-    "random_same_class": random_same_class,
-}
-"""Baselines that take the classes: only of targets whose classes the attacker is told."""
-
 FLOORS: dict[str, Guesser] = {
     "mean_colour": mean_colour,
     "mean_image": mean_image,
     "optimal_image": optimal_image,
-    **CLASS_FLOORS,
+    "class_mean_image": class_mean_image,
+    "optimal_class_image": optimal_class_image,
+    "random_same_class": random_same_class,
     "random_image": random_image,
     "noise": noise,
     "mid_grey": mid_grey,
 }
-"""Baselines by name."""
+"""Baselines by name. They are told the classes: that an upload discloses these is an endpoint of its own."""
 
 LABELS = {
     "mean_colour": "mean colour",
@@ -142,7 +134,6 @@ LABELS = {
     "mid_grey": "mid-grey",
     NEAREST: "the auxiliary image nearest to the upload",
     SHUFFLED: "shuffled uploads",
-    DECOYS: "chance among the decoys",
     "auxiliary": "class mean of auxiliary images through the granted extractor",
     "head_rows": "row of the broadcast classifier, scaled",
     "other_uploads": "the class in other clients' uploads",
@@ -167,10 +158,8 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
 
 
 def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:
-    """Return the guesses that can be made at all of some targets, the blind ones first."""
-    details = all(truth.told for truth in truths)
-    blind = tuple(name for name in FLOORS if details or name not in CLASS_FLOORS)
-    return blind + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
+    """Return the guesses that can be made at all of some targets, those without the upload first."""
+    return tuple(FLOORS) + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
 
 
 def blind_floors(floors: Container[str]) -> tuple[str, ...]:

@@ -1,9 +1,7 @@
 """Can the reconstruction tell the true image from others? The rank of the truth among decoys of its class.
 
-Where chance alone decided which images of a class the client holds and which are decoys, a guess without the upload is
-right once in as many times as there are images to choose from, whatever it shows: that is known and need not be measured.
-Elsewhere a client's images may be nearer to some guess than auxiliary ones are, so every guess is ranked by the same
-rule on the very targets and decoys.
+A client's images may be nearer to some guess than auxiliary ones are, so every guess is ranked by the same rule on the very
+targets and decoys.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.eval.floors import DECOYS, NEAREST, SHUFFLED
-from fedpriv.eval.intervals import ByDesign, Kind, Means, Values
+from fedpriv.eval.floors import NEAREST, SHUFFLED
+from fedpriv.eval.intervals import Kind, Means, Values
 from fedpriv.eval.metrics import ScoredGuesses, squared_errors
 from fedpriv.eval.records import Control, Summary
 from fedpriv.eval.records import Identification as IdentificationRecord
@@ -29,25 +27,16 @@ _NO_ERROR = 1e-12
 NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} auxiliary images of its class as decoys"
 
 
-FOUND_BY_CHANCE = 0.05
-"""Where so good a result of shuffled uploads is rarer than this by chance, they tell images apart, and are compared with."""
-
-NOT_ALIKE = 0.01
-"""Where so good a result of any baseline is rarer than this by chance, over all of them, images were not drawn alike."""
-
-
 @dataclass(frozen=True)
 class Identification:
     """Identification of one target's images among decoys: share of members re-identified, by weight, and their mean rank.
 
-    ``decoys`` is the least that a member had; ``by_design`` the share that a guess without the upload reaches where any
-    image is as likely to be a member as a decoy.
+    ``decoys`` is the least that a member had.
     """
 
     top1: float
     mean_rank: float
     decoys: int
-    by_design: float
 
 
 def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification | None:
@@ -70,7 +59,7 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     """
     current = squared_errors(guesses, truth.members)
     weights = truth.weights.double()
-    top1 = rank = total = by_design = 0.0
+    top1 = rank = total = 0.0
     counts = []
     for label in truth.label_weights():
         decoys = truth.pool.decoys_of(label)
@@ -84,9 +73,8 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
         nearer, tied = (used < named).sum(1), (used == named).sum(1)
         top1 += float((part * _found(current[:, members], errors)).sum())
         rank += float((part * (1 + nearer + tied.double() / 2)).sum())
-        by_design += float(part.sum()) / (1 + len(decoys))
         total += float(part.sum())
-    return Identification(top1 / total, rank / total, min(counts), by_design / total) if total > 0 else None
+    return Identification(top1 / total, rank / total, min(counts)) if total > 0 else None
 
 
 def _found(members: Tensor, decoys: Tensor) -> Tensor:
@@ -106,15 +94,11 @@ def _found(members: Tensor, decoys: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Identified:
-    """The metric ``identification_top1``, the targets that were judged, and by guess the attack's gains at these.
-
-    ``by_design`` is the one guess whose rate follows from the drawing; None where guesses were measured.
-    """
+    """The metric ``identification_top1``, the targets that were judged, and by guess the attack's gains at these."""
 
     record: IdentificationRecord
     rows: tuple[int, ...]
     gains: Mapping[str, Values]
-    by_design: ByDesign | None = None
 
 
 def identification(
@@ -145,9 +129,7 @@ def identification(
         for name, panel in floors.items()
         if name != NEAREST
     }
-    by_design = _by_design([truths[row] for row in rows], seen, hits, judged)
-    guesses = hits if by_design is None else {by_design.name: by_design.rates}
-    rates = {name: float(guess.mean()) for name, guess in guesses.items()}
+    rates = {name: float(guess.mean()) for name, guess in hits.items()}
     of = max(rates, key=lambda name: rates[name])
     current = judged.finite(shares, "share")
     shuffled = control_of(current, hits[SHUFFLED].tolist(), judged, "difference") if SHUFFLED in hits else None
@@ -164,28 +146,7 @@ def identification(
             "blind": {name: float(hit.mean()) for name, hit in hits.items()},
         }
     )
-    return Identified(record, rows, {name: shares - selected for name, selected in guesses.items()}, by_design)
-
-
-def _by_design(
-    truths: Sequence[Truth], identifications: Sequence[Identification], guesses: Mapping[str, Values], means: Means
-) -> ByDesign | None:
-    """Return the guess that is right as often as chance, or as shuffled uploads where these find more; None for measuring.
-
-    Measured it is where clients have images of their own, or shuffled uploads or a baseline surely find more than chance.
-    """
-    if not all(truth.pool.alike for truth in truths):
-        return None
-    rates = np.array([entry.by_design for entry in identifications])
-    chance = ByDesign(DECOYS, rates, min(entry.decoys for entry in identifications))
-    for name, hits in guesses.items():
-        p_value = means.compare({name: hits - rates}, "identified", 0.0, (), chance)[0].p_value
-        if p_value is not None and p_value <= (FOUND_BY_CHANCE if name == SHUFFLED else NOT_ALIKE / len(guesses)):
-            return None
-    rate = float(guesses[SHUFFLED].mean()) if SHUFFLED in guesses else 0.0
-    if rate <= float(chance.rates.mean()):
-        return chance
-    return ByDesign(SHUFFLED, np.full(len(identifications), rate), chance.decoys)
+    return Identified(record, rows, {name: shares - selected for name, selected in hits.items()})
 
 
 def control_of(summary: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:

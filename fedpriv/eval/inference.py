@@ -9,7 +9,7 @@ stands beside those of guesses that do without the client's own upload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval import membership
 from fedpriv.eval.floors import SHUFFLED
-from fedpriv.eval.inference_case import Answers, InferenceCase, Ranked
+from fedpriv.eval.inference_case import CHANCE, Answers, InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values, clustered
 from fedpriv.eval.records import InferenceResult, PropertyRecord, Provenance, Rate, Seconds, ShareDistances
 from fedpriv.util.errors import UserError
 
-CLASSES_ALONE = "number of classes"
-"""The guess that needs no look at vectors."""
+CLASSES_ALONE, HOLDERS = "number of classes", "classes and their holders"
+"""Guesses that need no look at vectors: by how many classes the client names, and by how many clients name each of them."""
 
 EVEN, OTHERS = "equal shares", "mean of the others"
 """Guesses at the class shares of a client."""
@@ -82,7 +82,11 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
     units = [about.unit_of(client) for client in result.asked.classes]
     said = problem.said()
     crowds = [_crowd(said[k], len(current)) for k, current in zip(result.asked.classes, answers, strict=True)]
+    holders = _holders(said.values(), problem.knowledge.n_classes)
+    rare = [crowd * holders[current] for crowd, current in zip(crowds, classes, strict=True)]
     ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
+    guesses = {CLASSES_ALONE: alone, HOLDERS: Ranked.of(rare, answers, units)}
+    named = any(line.classes is not None for line in said.values())
     shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(
         **dict(about),
@@ -95,8 +99,9 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
         n_yes=int(sum(answer.sum() for answer in answers)),
         shuffled=None if shuffled is None else shuffled.rates(),
         classes_alone=alone.rates(),
-        comparisons=ranked.against({SHUFFLED: shuffled, CLASSES_ALONE: alone}, {"property": "auc"}),
+        comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, {"property": "auc"}, HOLDERS if named else CHANCE),
         shares=_shares(result.shares, case.counts(problem), said, about),
+        classes=named_classes(said, case.truth),
         cost=Seconds(seconds=result.seconds),
     )
 
@@ -142,6 +147,14 @@ def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]
         least = min(known.values(), default=0.0) - 1
         results.append(np.array([known.get(label, least) for label in classes.tolist()]))
     return results
+
+
+def _holders(lines: Collection[Said], n_classes: int) -> Values:
+    """Return one over the number of clients that name each class ``(C,)``; one where nobody does."""
+    counts = np.zeros(n_classes)
+    for line in lines:
+        counts[list(line.classes or ())] += 1
+    return 1 / np.maximum(counts, 1)
 
 
 def _crowd(details: Said, number: int) -> Values:

@@ -7,6 +7,7 @@ Both are written as means of one value an answer (placement values: DeLong, DeLo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.eval.intervals import Values, clustered, compare
-from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, Rate, Rates
+from fedpriv.eval.intervals import Values, chosen_guess, clustered, compare, not_above
+from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, NamedClasses, Rate, Rates
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings
 
@@ -38,6 +40,7 @@ class InferenceCase:
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
     earlier: tuple[Case, ...] = ()
+    trained: Trained = field(default_factory=Trained)
 
     @property
     def round(self) -> int:
@@ -47,7 +50,13 @@ class InferenceCase:
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
         """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
         requested = InferenceProblem(
-            self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
+            self.evidence.observations,
+            self.evidence.knowledge,
+            self.kind,
+            candidates or {},
+            self.told,
+            seed=self.seed,
+            trained=self.trained,
         )
         if inference.most_rounds > 1:
             requested = replace(
@@ -66,6 +75,23 @@ class InferenceCase:
         """Return the counts of images by class ``(C,)`` of each client that uploaded."""
         n_classes = self.evidence.knowledge.n_classes
         return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}
+
+
+def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
+    """Return for how many clients uploads name the classes exactly; None where they name none."""
+    if all(item.classes is None for item in lines.values()):
+        return None
+    right, counted, counts_right = 0, 0, 0
+    sets = Counter[tuple[int, ...]]()
+    for client, item in lines.items():
+        labels, counts = truth.labels(client).unique(return_counts=True)
+        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        sets[tuple(sorted(kept))] += 1
+        right += item.classes == tuple(sorted(kept))
+        counted += item.counts is not None
+        counts_right += item.counts == kept
+    alike = max(sets.values())
+    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right, alike=alike)
 
 
 # ---------------------------------------------------------------- scores
@@ -134,27 +160,29 @@ class Ranked:
         return Rate(value=self.rate(name), ci95=interval)
 
     def against(
-        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], stratum: str = "all"
+        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], named: str = CHANCE
     ) -> tuple[Comparison, ...]:
-        """Compare with the strongest of several guesses by name (None: not made), and of chance, by each measure's rate."""
+        """Compare by each measure's rate with the baseline: the guess named in advance, or chance where it was not made.
+
+        Another one of the guesses by name (None: not made) is it where it is surely stronger; a leak is above all of them.
+        """
         results = []
         for measure, name in measures.items():
             chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)
             current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
             beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
-            best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))
-            results.append(
-                compare(
-                    current - beside[best],
-                    self.unit.tolist(),
-                    measure=measure,
-                    against=best,
-                    least=least - chance,
-                    stratum=stratum,
-                    weights=self.weights,
-                    guess=chance if best == CHANCE else None,
-                )
+            gains, units = {guess: current - theirs for guess, theirs in beside.items()}, self.unit.tolist()
+            best = chosen_guess(gains, named if named in gains else CHANCE, units, self.weights)
+            item = compare(
+                gains[best],
+                units,
+                measure=measure,
+                against=best,
+                least=least - chance,
+                weights=self.weights,
+                guess=chance if best == CHANCE else None,
             )
+            results.append(not_above(item, gains, units, self.weights))
         return tuple(results)
 
 

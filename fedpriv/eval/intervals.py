@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.eval.records import Comparison, Estimate, FiniteSummary, Measure, Summary
-from fedpriv.sources.truth import STRATA
+from fedpriv.sources.truth import ESTIMANDS
 
 Values = NDArray[np.float64]
 Kind = Literal["mean", "share", "difference"]
@@ -41,6 +41,9 @@ FEW_DEVIATE = 2
 
 TAIL = 0.025
 """Share of cases that a 95 % interval leaves out on either side."""
+
+SURE = 0.001
+"""A guess is surely stronger than the baseline named in advance where chance would make it look so this rarely."""
 
 SAME = 1e-12
 """Values that differ by less are the same."""
@@ -260,14 +263,52 @@ def compare(
     )
 
 
+def chosen_guess(
+    gains: Mapping[str, Values], named: str | None, clusters: Sequence[int], weights: Values | None = None
+) -> str:
+    """Return the guess that is the baseline: the one named in advance, unless another one is surely stronger.
+
+    Of equal guesses the one that luck makes look strongest would make every attack look weaker than it is, and exclude
+    leaks that are there. Without a name it is the strongest.
+
+    Args:
+        gains: by guess ``(n,)`` differences, positive where the attack is better.
+        named: one of them.
+        clusters: n cluster numbers (clients).
+        weights: see :func:`clustered`.
+    """
+    others = dict(gains)
+    if named is not None:
+        apart = {
+            name: clustered(gains[named] - gain, clusters, weights=weights).p_value(0.0) for name, gain in gains.items()
+        }
+        others = {name: gains[name] for name, p_value in apart.items() if p_value is not None and p_value <= SURE}
+        others = others or {named: gains[named]}
+    return min(others, key=lambda name: clustered(others[name], clusters, weights=weights).mean)
+
+
+def not_above(
+    item: Comparison, gains: Mapping[str, Values], clusters: Sequence[int], weights: Values | None = None
+) -> Comparison:
+    """Return a comparison whose p-value is the largest over all guesses: a leak is above each of them."""
+    kind, result = KINDS.get(item.measure, "difference"), item
+    for name, gain in gains.items():
+        other = clustered(gain, clusters, kind, weights)
+        if item.mean is not None and result.p_value is not None and other.mean < item.mean:
+            p_value = other.p_value(item.least)
+            if p_value is not None and p_value > result.p_value:
+                result = result.model_copy(update={"p_value": p_value, "beside": name})
+    return result
+
+
 def combine(comparisons: Sequence[Comparison]) -> Comparison:
     """Several seeds of one comparison, as one: the mean, with the variance within seeds and between them.
 
     Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
     and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
-    the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
-    other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
+    p-values are of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend
+    on each other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -276,15 +317,12 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
     means = np.array([one.mean for one in comparisons], dtype=np.float64)
     mean, least = float(means.mean()), max(one.least for one in comparisons)
-    measured = [one.against for one in comparisons if one.by_design is None]
-    rates = [one.by_design for one in comparisons if one.by_design is not None]
     shared = {
         "mean": mean,
         "n": sum(item.n for item in comparisons),
-        "against": Counter(measured or [one.against for one in comparisons]).most_common(1)[0][0],
+        "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
         "n_clients": min(entry.n_clients for entry in comparisons),
         "least": least,
-        "by_design": float(np.mean(rates)) if len(rates) == number else None,
     }
     known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
@@ -301,8 +339,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
     p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
-    if shared["by_design"] is not None:  # known rates leave no variance between seeds to be guessed from few of them
-        p_value = min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons])))
+    if any(one.beside for one in comparisons):
+        p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
@@ -317,48 +355,6 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     observed = (complete + 1) / (complete + 3) * complete * (1 - added)
     alone = min(number - 1.0, complete)
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
-
-
-@dataclass(frozen=True)
-class ByDesign:
-    """Chance alone as a guess, whose rate needs no measuring.
-
-    Attributes:
-        name: of the guess.
-        rates: ``(T,)`` how often it finds each target.
-        decoys: of a target, at the least.
-    """
-
-    name: str
-    rates: Values
-    decoys: int
-
-    def p_value(self, mean: float, rate: float, least: float, number: int) -> float:
-        """Return the p-value of a rate over ``number`` targets, had they all the same decoys and the same guess.
-
-        Whether an image lies nearer to a guess than all of D decoys hangs on where the nearest of these lies: given that,
-        all images of the class are found with one chance U, which is Beta(1, D) over the drawing of decoys. Nothing in the
-        clients' values shows it. So the upper tail is that of a binomial share, mean over U; fewer targets that share
-        decoys vary less. ``least`` of the images, and what the guess finds beyond chance, are found besides.
-
-        Args:
-            mean: share found.
-            rate: of the guess, over the same targets.
-            least: the least effect that counts.
-            number: of targets.
-        """
-        from scipy.special import betainc
-
-        hits = mean * number
-        if hits <= 0:
-            return 1.0
-        besides = min(1.0, least + max(0.0, rate - 1 / (1 + self.decoys)))
-        # Quantiles of Beta(1, D), close to one another where U is large: there the tail is made.
-        tail = np.concatenate([[0.0], np.logspace(-14, 0, 400)])
-        least_of = 1 - tail ** (1 / self.decoys)  # U at which so much lies above it
-        result = betainc(hits, number - hits + 1, np.clip(besides + (1 - besides) * least_of, 0, 1))
-        larger = np.maximum(result[1:], result[:-1])
-        return float(min(1.0, larger @ np.diff(tail)))
 
 
 # ---------------------------------------------------------------- summaries
@@ -418,46 +414,36 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
-        by_design: ByDesign | None = None,
+        named: str | None = None,
     ) -> tuple[Comparison, ...]:
-        """Compare with guesses over all targets, and over those of each stratum where there are several strata.
+        """Compare with the baseline over all targets, and over those of one image and of several where there are both.
 
-        Each time it is the strongest guess there that counts, the one of the smallest mean difference.
+        Which guess that is, :func:`chosen_guess` says; a leak is above all of them.
 
         Args:
             gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
-            strata: the T targets' strata.
-            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
+            strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`.
+            named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
         """
         if not gains or not self.units:
             return ()
-        apart = list(dict.fromkeys(strata))
         rows = {"all": list(range(len(self.units)))}
-        if len(apart) > 1:
-            rows |= {
-                name: [row for row, current in enumerate(strata) if current == name] for name in STRATA if name in apart
-            }
+        if len(set(strata)) > 1:
+            rows |= {name: [row for row, current in enumerate(strata) if current == name] for name in ESTIMANDS}
         made = []
         for name, chosen in rows.items():
-            against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
-            values, rate = gains[against][chosen], None
-            if by_design is not None:  # the same rate for all: what differs from it by decoys is no difference
-                rates = by_design.rates[chosen]
-                rate = float(rates.mean())
-                values = values + rates - rate
+            units = [self.units[row] for row in chosen]
+            here = {guess: values[chosen] for guess, values in gains.items()}
+            against = chosen_guess(here, named, units)
             item = compare(
-                values,
-                [self.units[row] for row in chosen],
+                here[against],
+                units,
                 measure=measure,
                 against=against,
                 least=least if isinstance(least, float) else float(least[against][chosen].mean()),
                 stratum=name,
-                guess=rate,
             )
-            if by_design is not None and rate is not None and item.mean is not None and item.p_value is not None:
-                shared = by_design.p_value(item.mean + rate, rate, item.least, item.n)
-                item = item.model_copy(update={"p_value": max(item.p_value, shared)})
-            made.append(item.model_copy(update={"by_design": rate}))
+            made.append(item if named is None else not_above(item, here, units))
         return tuple(made)

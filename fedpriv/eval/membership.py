@@ -26,17 +26,14 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inference.update_scores import training_of
-from fedpriv.attacks.inputs.targets import Said, represent
+from fedpriv.attacks.inputs.targets import represent
 from fedpriv.eval.floors import SHUFFLED
-from fedpriv.eval.inference_case import InferenceCase, Ranked
+from fedpriv.eval.inference_case import InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values
-from fedpriv.eval.reasons import FEW_CLIENTS
 from fedpriv.eval.records import (
     Baseline,
-    Comparison,
     Measure,
     MembershipRecord,
-    NamedClasses,
     Provenance,
     Seconds,
     StratumArea,
@@ -153,23 +150,10 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
         strata=stratum_areas(ranked, strata),
         shuffled=None if shuffled is None else shuffled.rates(),
-        comparisons=ranked.against(guesses, MEASURES) + stratum_comparisons(ranked, guesses, strata),
-        classes=_classes(problem.said(), case.truth),
+        comparisons=ranked.against(guesses, MEASURES, name),
+        classes=named_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
-
-
-def _classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
-    if all(item.classes is None for item in lines.values()):
-        return None
-    right, counted, counts_right = 0, 0, 0
-    for client, item in lines.items():
-        labels, counts = truth.labels(client).unique(return_counts=True)
-        kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        right += item.classes == tuple(sorted(kept))
-        counted += item.counts is not None
-        counts_right += item.counts == kept
-    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right)
 
 
 # ---------------------------------------------------------------- strata
@@ -194,21 +178,6 @@ def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
     return results
 
 
-def stratum_comparisons(ranked: Ranked, guesses: Mapping[str, Ranked | None], strata: Strata) -> tuple[Comparison, ...]:
-    """Compare the area of each stratum with chance, and with scores of the same candidates by name.
-
-    Each takes part in the page's tests. A stratum in which fewer clients have candidates than support a claim, or that is
-    all there is, is shown and not tested.
-    """
-    comparisons: list[Comparison] = []
-    for name, chosen in strata.items():
-        part = _part(ranked, chosen)
-        if part is not None and len(part.yes) < len(ranked.yes) and len(np.unique(part.unit)) >= FEW_CLIENTS:
-            beside = {guess: None if item is None else _part(item, chosen) for guess, item in guesses.items()}
-            comparisons += part.against(beside, {"membership": "auc"}, stratum=name)
-    return tuple(comparisons)
-
-
 # ---------------------------------------------------------------- baseline
 
 
@@ -225,12 +194,12 @@ def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor 
     knowledge, labels = problem.knowledge, candidates.labels.cpu()
     if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
         return None
-    features = represent(knowledge, candidates.client, candidates.images).double()
+    features = represent(knowledge, candidates.client, candidates.images, problem.trained).double()
     current, classes = _class_means(features, labels)
     means, there = current, classes
     if knowledge.public_images is not None and knowledge.public_labels is not None:
         images = knowledge.public_images.to(candidates.images.device)
-        auxiliary = represent(knowledge, candidates.client, images).double()
+        auxiliary = represent(knowledge, candidates.client, images, problem.trained).double()
         means, there = _class_means(auxiliary, knowledge.public_labels.cpu())
         missing = ~torch.isin(classes, there)
         means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
@@ -251,7 +220,7 @@ def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None
     if client not in knowledge.extractors or client not in knowledge.heads or knowledge.card.extractor == "shadow":
         return None
     weight, bias = (value.double().cpu() for value in knowledge.heads[client])
-    logits = represent(knowledge, client, candidates.images).double() @ weight.T + bias
+    logits = represent(knowledge, client, candidates.images, problem.trained).double() @ weight.T + bias
     return -cross_entropy(logits, candidates.labels.cpu(), reduction="none")
 
 

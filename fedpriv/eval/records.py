@@ -17,7 +17,7 @@ from fedpriv.util.config import Record
 RECORD_VERSION: Literal[4] = 4
 """Of the format of all records."""
 
-SCORING_VERSION = 8
+SCORING_VERSION = 10
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[
@@ -51,11 +51,11 @@ AUC = 0.55
 FOUND_AT_1_PERCENT = 0.03
 """True-positive rate at 1 % false positives that membership inference must exceed."""
 
-SPECIFIC = 0.1
-"""Share of the objective of auxiliary images that images found from an upload must stay below to be specific.
+ROUNDING = 1e-6
+"""By which the objective of the very truth, at its least, may differ in float32: objectives are of the order of one."""
 
-One step from the same start already leads below the objective of other images, so that below alone would say nothing.
-"""
+REACHED = 0.9
+"""Share of targets for which an able attack's objective is no worse than the truth's own."""
 
 
 # ---------------------------------------------------------------- estimates
@@ -114,7 +114,7 @@ class Comparison(Estimate):
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
         degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
-        by_design: the guess's rate where it follows from how targets and decoys were drawn; None where it was measured.
+        beside: the guess that the p-value is of, where that is harder to beat than ``against``; else empty.
     """
 
     measure: Measure
@@ -124,7 +124,7 @@ class Comparison(Estimate):
     least: FiniteFloat
     p_value: FiniteFloat | None
     degrees: FiniteFloat | None = None
-    by_design: FiniteFloat | None = None
+    beside: str = ""
 
 
 # ---------------------------------------------------------------- provenance
@@ -171,13 +171,6 @@ class Upload(Record):
     separate: bool = False
 
 
-class Training(Record):
-    """Accuracy after local training in the attacked round, over all test images, and what most frequent classes reach."""
-
-    accuracy: FiniteFloat
-    guess: FiniteFloat
-
-
 Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
 """What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
 more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
@@ -212,6 +205,38 @@ class Premise(Record):
     n_differ: int = 0
 
 
+class Planted(Estimate):
+    """Positive control: the advantage of the same attack on simulated uploads of auxiliary images whose hiding is least.
+
+    One image a mean and no defense; ``least`` is the least effect that counts.
+    """
+
+    n_clients: int
+    least: FiniteFloat
+
+    @property
+    def is_found(self) -> bool:
+        """True where the interval of the advantage lies above the least effect."""
+        return self.ci95 is not None and self.ci95[0] > self.least
+
+
+class Able(Record):
+    """Evidence that an attack finds what is there.
+
+    Attributes:
+        planted: its positive control; None where there is none for its kind of upload, or it was not run.
+        reached: share of targets for which its objective is no worse than the truth's own; None without an objective.
+    """
+
+    planted: Planted | None = None
+    reached: FiniteFloat | None = None
+
+    @property
+    def passes(self) -> bool:
+        """True where each kind of evidence that there is speaks for the attack."""
+        return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
+
+
 Units = Literal["clients", "groups"]
 """Independent units: clients, or the groups of clients that were declared to be one each."""
 
@@ -226,7 +251,6 @@ class Identity(Record):
         knowledge: the threat model.
         seed: of the attack and its scoring.
         stage, reach: that was attacked, or None.
-        training: None for uploads that were made elsewhere.
         groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
         premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
     """
@@ -242,7 +266,6 @@ class Identity(Record):
     stage: Stage | None = None
     reach: Reach | None = None
     upload: Upload = Upload()
-    training: Training | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)
     premise: Premise | None = None
 
@@ -281,6 +304,8 @@ class Provenance(Identity):
         defenses: of the run, in the order in which they are applied.
         command: that does the same again, or empty.
         labels: what the study that holds the result calls it; None outside studies.
+        planted: the positive control, or None.
+        accuracy: over all test images after local training in the attacked round; None where it is not known.
     """
 
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
@@ -289,6 +314,8 @@ class Provenance(Identity):
     defenses: tuple[DefenseFacts, ...] = ()
     command: str = ""
     labels: Labels | None = None
+    planted: Planted | None = None
+    accuracy: FiniteFloat | None = None
 
     @property
     def defense(self) -> str:
@@ -305,7 +332,6 @@ class About(Provenance):
     """``about.json``: how a reconstruction was made.
 
     Attributes:
-        caveat: why neither success nor failure of the search says what it otherwise would, or empty.
         run_accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
         device: where the attack computed.
         files: SHA-256 of the files beside it.
@@ -313,7 +339,6 @@ class About(Provenance):
     """
 
     kind: Literal["about"] = "about"
-    caveat: str = ""
     run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)
     communication: Communication | None = None
     device: str = ""
@@ -448,30 +473,10 @@ class Advantage(FiniteSummary):
 
 
 class Fit(Record):
-    """The attack's objective against a target's own upload; None where it is not finite.
+    """The attack's objective against an upload: of its images, and of the true ones; None where not finite or known."""
 
-    Attributes:
-        own: of the images found from that upload.
-        shuffled: of those found from another client's upload in its place.
-        auxiliary: the lowest of a few auxiliary images, of the same classes where these are told.
-    """
-
-    own: FiniteFloat | None
-    shuffled: FiniteFloat | None
-    auxiliary: FiniteFloat | None
-
-    @property
-    def specific(self) -> bool:
-        """True where the images explain their own upload better than images that were found without it.
-
-        Far better (:data:`SPECIFIC`) than auxiliary images; better than images found from shuffled uploads, which may be
-        good guesses where an attack starts from what it knows of the class. A network that maps all images alike lets any
-        image explain any upload; then a search converges at once, and neither its success nor its failure says anything.
-        """
-        if self.own is None:
-            return False
-        shuffled = self.shuffled is None or self.own < self.shuffled
-        return shuffled and (self.auxiliary is None or self.own < SPECIFIC * self.auxiliary)
+    attack: FiniteFloat | None
+    truth: FiniteFloat | None
 
 
 class Target(Record):
@@ -483,8 +488,7 @@ class Target(Record):
         psnr_db, floor_psnr_db, advantage_db: of the attack, of the baseline, and their difference.
         objective: of the chosen restart; None where it is not finite.
         converged: by the attack's own rule.
-        fit, specific: how well the images explain the upload, beside images found without it; None without a control, and
-            where nothing leads from images to uploads.
+        fit: how well images explain the upload; None where nothing leads from images to uploads.
         diverged: it was not finite, and counts as black.
     """
 
@@ -500,8 +504,15 @@ class Target(Record):
     objective: FiniteFloat | None
     converged: bool
     fit: Fit | None = None
-    specific: bool | None = None
     diverged: bool
+
+    @property
+    def reached(self) -> bool:
+        """True where the search converged, or its objective is no worse than that of the true images."""
+        fit = self.fit
+        if fit is None or fit.attack is None or fit.truth is None:
+            return self.converged
+        return self.converged or fit.attack <= fit.truth + ROUNDING
 
 
 class StratumAdvantage(Estimate):
@@ -533,7 +544,7 @@ class ControlResult(Record):
     verdict: str
 
 
-class ReconstructionRecord(Identity):
+class ReconstructionRecord(Provenance):
     """``metrics.json``.
 
     Attributes:
@@ -567,7 +578,6 @@ class ReconstructionRecord(Identity):
     strata: Mapping[str, Stratum]
     control: ControlResult
     cost: Cost
-    caveat: str
     versions: Mapping[str, str]
 
     @property
@@ -580,14 +590,13 @@ class ReconstructionRecord(Identity):
         """Share of targets that met the attack's own convergence rule, in [0, 1]."""
         return sum(row.converged for row in self.targets) / len(self.targets)
 
-    @property
-    def specific_share(self) -> float | None:
-        """Share of targets of a single image whose fit is specific to their upload; None where it was measured of none.
-
-        A mean does not determine its images, and guesses at the class fit it too, so means of two and more are left out.
-        """
-        known = [row.specific for row in self.targets if row.n_c == 1 and row.specific is not None]
-        return sum(known) / len(known) if known else None
+    def able_on(self, stratum: str) -> Able | None:
+        """Return the evidence that the attack finds what is there, over targets of a stratum of comparisons, or ``all``."""
+        several = {"1": {False}, "several": {True}}.get(stratum, {True, False})
+        rows = [row for row in self.targets if (row.n_c > 1) in several]
+        measured = bool(rows) and any(row.fit is not None for row in rows)
+        reached = sum(row.reached for row in rows) / len(rows) if measured else None
+        return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
 
     @property
     def objective_median(self) -> float | None:
@@ -633,6 +642,10 @@ class InferenceRecord(Provenance, Rates):
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
 
+    def able_on(self, stratum: str = "all") -> Able | None:
+        """Return the evidence that the attack finds what is there; None where nothing was measured."""
+        return None if self.planted is None else Able(planted=self.planted, reached=None)
+
 
 class StratumArea(Record):
     """Area under the curve over ``n`` candidates that are alike, of so many independent units."""
@@ -644,12 +657,21 @@ class StratumArea(Record):
 
 
 class NamedClasses(Record):
-    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
+    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly.
+
+    ``alike``: how many hold the commonest set of classes, so that one guess at all clients would be right as often.
+    """
 
     clients: int
     exact: int
     counted: int
     counts_exact: int
+    alike: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """True where more is said than one guess at all clients has right: counts, or sets of classes that differ."""
+        return self.counts_exact > 0 or (self.exact - self.alike) >= IDENTIFIED * self.clients
 
 
 class Baseline(Record):
@@ -702,6 +724,7 @@ class PropertyRecord(InferenceRecord):
     n_yes: int
     classes_alone: Rates
     shares: ShareDistances | None = None
+    classes: NamedClasses | None = None
 
 
 InferenceResult = MembershipRecord | PropertyRecord

@@ -39,10 +39,11 @@ from fedpriv.eval.records import (
     ControlResult,
     Fit,
     FloorMeans,
-    Identity,
     ImageMeasures,
     Metrics,
     Perceptual,
+    Planted,
+    Provenance,
     ReconstructionRecord,
     Stratum,
     StratumAdvantage,
@@ -51,8 +52,11 @@ from fedpriv.eval.records import (
     VectorMeans,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.sources.truth import STRATA, Truth, stratum
+from fedpriv.sources.truth import ESTIMANDS, STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
+
+NAMED = "optimal_class_image"
+"""The baseline named in advance: the image of highest mean PSNR over auxiliary images of the class."""
 
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""
@@ -102,14 +106,13 @@ def score(
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
     vectors = score_vectors(reconstruction, shuffled, truths, means)
     reidentified = identification(targets, truths, attack, floors, means)
-    strata = [stratum(truth.n_c) for truth in truths]
+    strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(reidentified.rows).compare(
         reidentified.gains,
         "identified",
         IDENTIFIED,
         [strata[row] for row in reidentified.rows],
-        reidentified.by_design,
     )
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
     current = _image_metrics(attack, truths, means) | vectors.metrics | {"lpips": _lpips(attack, truths, means)}
@@ -123,7 +126,7 @@ def score(
     measured = {name: ImageMeasures(**detail) for name, detail in details.items()}
     several = any(truth.n_c > 1 for truth in truths)
     return ReconstructionRecord(
-        **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
+        **{name: getattr(about, name) for name in Provenance.model_fields} | {"seed": seed},
         n_targets=len(targets),
         n_clients=len(set(means.units)),
         n_guesses=max(numbers),
@@ -142,9 +145,31 @@ def score(
         strata=_strata(truths, attack, floors[best], means),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
-        caveat=about.caveat,
         versions=versions(),
     )
+
+
+def planted_advantage(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], units: tuple[int, ...], seed: int
+) -> Planted:
+    """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
+
+    Args:
+        reconstruction: of T planted targets.
+        truths: T truths in the same order, of one image each.
+        units: T independent units.
+        seed: of the guesses.
+    """
+    current = reconstruction.to_cpu()
+    attack = measure(own_guesses(settle(current.images)[0], truths), truths)
+    pairs = list(zip(truths, current.targets, attack.guesses, strict=True))
+    floors = {
+        name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
+        for name in guessers(truths)
+    }
+    gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
+    item = Means(units).compare(gains, "images", DECIBELS)[0]
+    return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)
 
 
 def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:
@@ -241,7 +266,9 @@ def image_comparisons(
     current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
     gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
     beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
-    return means.compare(gains, "images", DECIBELS, strata) + means.compare(beyond, "beyond_3db", IDENTIFIED, strata)
+    return means.compare(gains, "images", DECIBELS, strata, named=NAMED) + means.compare(
+        beyond, "beyond_3db", IDENTIFIED, strata
+    )
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
@@ -262,8 +289,8 @@ def _targets(
     for row, target in enumerate(reconstruction.targets):
         fit = None
         if reconstruction.fits is not None:
-            own, shuffled, auxiliary = map(_finite, reconstruction.fits[row].tolist())
-            fit = Fit(own=own, shuffled=shuffled, auxiliary=auxiliary)
+            attacked, true = map(_finite, reconstruction.fits[row].tolist())
+            fit = Fit(attack=attacked, truth=true)
         rows.append(
             Target(
                 round=target.round,
@@ -278,7 +305,6 @@ def _targets(
                 objective=_finite(chosen[row]),
                 converged=bool(reconstruction.converged[row]),
                 fit=fit,
-                specific=None if fit is None else fit.specific,
                 diverged=bool(diverged[row]),
             )
         )

@@ -311,7 +311,7 @@ def load_reconstruction(path: Path) -> Reconstruction:
 # ---------------------------------------------------------------- truths
 
 
-_POOL = tuple(spec.name for spec in dataclasses.fields(Pool) if spec.name != "alike")
+_POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
 _TRUTH = ("members", "weights", "labels", "feature", "nearest")
 
 
@@ -360,11 +360,11 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
     numbers = {key: number for number, key in enumerate(pools)}
     rows = [
         {name: result.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
-        | {"pool": numbers[id(truth.pool)], "told": truth.told}
+        | {"pool": numbers[id(truth.pool)]}
         | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
-    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} | {"alike": pool.alike} for pool in pools.values()]
+    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} for pool in pools.values()]
     _save(path, result.all(), "truth", {"truths": rows, "pools": pooled})
 
 
@@ -388,14 +388,12 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
 
     results, where = [], "pools"
     try:
-        pools = [
-            Pool(**{name: get(row[name]) for name in _POOL}, alike=row.get("alike") is True) for row in header["pools"]
-        ]
+        pools = [Pool(**{name: get(row[name]) for name in _POOL}) for row in header["pools"]]
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
             vectors = {name: get(value) for name, value in row["vectors"].items()}
             group = {name: get(row[name]) for name in _TRUTH if name in row}
-            results.append(Truth(**group, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
+            results.append(Truth(**group, pool=pools[row["pool"]], vectors=vectors))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
     except UserError as error:

@@ -23,7 +23,7 @@ from fedpriv.eval.records import (
     FeatureMeasure,
     VectorMeans,
 )
-from fedpriv.sources.truth import Truth, stratum
+from fedpriv.sources.truth import ESTIMANDS, Truth
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ def score_vectors(
         norms = current.double().norm(dim=1)
         expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
         results["expected_error"] = means.summary(expected.numpy())
-    clients, strata = [target.client for target in reconstruction.targets], [stratum(truth.n_c) for truth in truths]
+    clients, strata = (
+        [target.client for target in reconstruction.targets],
+        [ESTIMANDS[truth.n_c > 1] for truth in truths],
+    )
     hits, formula = identify_features(current, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
     results["feature_identification"] = _rated(hits, theirs, formula, means)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared, Trained
+from fedpriv.attacks.contract import AttackProblem, Declared, Same, Trained
 from fedpriv.attacks.inference.base import Inference
-from fedpriv.attacks.observation import Observation, Reconstruction, TargetId, ThreatModel
+from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
-from fedpriv.eval.records import About, InferenceResult, Premise, Provenance, Reach, ReconstructionRecord, Upload
+from fedpriv.eval.records import (
+    About,
+    InferenceResult,
+    MembershipRecord,
+    Planted,
+    Premise,
+    Provenance,
+    Reach,
+    ReconstructionRecord,
+    Upload,
+)
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
 from fedpriv.eval.storage import (
@@ -30,6 +40,7 @@ from fedpriv.eval.storage import (
     write_record,
 )
 from fedpriv.pipeline.plan import AttackPlan, Job
+from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.reports.grid import grid_png
 from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
@@ -38,16 +49,12 @@ from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
-from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
+from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, VECTORS
 from fedpriv.util import files
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT, Listener
-from fedpriv.util.seeds import generator
-
-COMPARED = 8
-"""Sets of images from the pool that are compared with an upload."""
 
 TOGETHER = 32
 """Targets whose fit is measured at a time."""
@@ -59,25 +66,28 @@ class AttackContext:
 
     source: Source  # that is attacked
     plan: AttackPlan  # by which cases are built
-    cases: dict[str, Case] = field(default_factory=dict)  # by attack
+    cases: dict[Hashable, Case] = field(default_factory=dict)  # by attack and threat model
     trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
     scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
 
-    def case_for(self, job: Job) -> Case:
-        """Return the case that a job's attack is handed, built when it is first asked for."""
+    def case_for(self, job: Job, extractor: ExtractorAccess | None = None) -> Case:
+        """Return the case that a job's attack is handed, built when it is first asked for; or one of another access."""
         plan, attack = self.plan, job.attack
-        if job.name not in self.cases:
-            stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
-            self.cases[job.name] = build_case(
+        stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
+        card = plan.card_for(attack, stored)
+        card = card if extractor is None else replace(card, extractor=extractor)
+        key = (job.name, card)
+        if key not in self.cases:
+            self.cases[key] = build_case(
                 self.source,
-                plan.card_for(attack, stored),
+                card,
                 attack,
                 n_targets=plan.n_targets or attack.most_targets,
                 seed=plan.seed,
                 round_=plan.round,
                 trained=self.trained,
             )
-        return self.cases[job.name]
+        return self.cases[key]
 
     def collected(self) -> AttackContext:
         """Build the case for each attack of the plan, and return the context."""
@@ -91,7 +101,10 @@ class AttackContext:
     @cached_property
     def premise(self) -> Premise | None:
         """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
-        return premise_of(self.source) if isinstance(self.source, ExternalSource) else None
+        source = self.source
+        if not isinstance(source, ExternalSource):
+            return None
+        return self.scorers.get(("premise", Same(source)), lambda: premise_of(source))
 
 
 def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
@@ -149,6 +162,11 @@ def run_plan(
                     raise
                 listener.say(f"left out: {error}")
                 continue
+            if plan.control and isinstance(scores[home], MembershipRecord) and plan.target in VECTORS:
+                clients = {seen.client for seen in case.evidence.observations}
+                pools = {client: ground.source.pool(client, plan.seed, ground.scorers) for client in clients}
+                planted = planted_membership(inference, case, pools, about)
+                scores[home] = scores[home].model_copy(update={"planted": planted})
             files.mark(home, "scores")
             write_record(home, scores[home])
     return records, scores
@@ -161,10 +179,12 @@ def run_job(
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
     title = f"{directory.name} on {{}}".format
-    reconstruction = search(title(ground.plan.target), case.observations, ground, job, listener)
+    problem = _problem(ground, case, case.targets)
+    reconstruction = search(title(ground.plan.target), problem, ground, job, listener)
     control = None
     if job.control and case.shuffled is not None:
-        control = search(title("shuffled uploads"), case.shuffled, ground, job, listener)
+        shuffled = replace(problem, observations=case.shuffled)
+        control = search(title("shuffled uploads"), shuffled, ground, job, listener)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
@@ -172,9 +192,12 @@ def run_job(
     if job.name in JUDGED and isinstance(source, RunSource):
         with listener.progress("an independent classifier"):
             judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
-    if control is not None:
-        reconstruction = with_fits(ground, job, reconstruction, control, truths)
+    reconstruction = with_fits(ground, job, reconstruction, truths)
     about = _about(ground, job, command)
+    if job.control and job.name == ground.plan.primary:
+        about = about.model_copy(
+            update={"planted": positive_control(ground, job, about, title("planted uploads"), listener)}
+        )
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
     if pages:
@@ -184,16 +207,36 @@ def run_job(
     return record
 
 
-def search(
-    title: str, observations: tuple[Observation, ...], ground: AttackContext, job: Job, listener: Listener
-) -> Reconstruction:
-    """Carry out an attack on what the server saw, or on the shuffled control."""
-    plan, case = ground.plan, ground.case_for(job)
+def positive_control(ground: AttackContext, job: Job, about: About, title: str, listener: Listener) -> Planted | None:
+    """Attack planted uploads, and return the advantage there; None where nothing can be planted in this kind of upload."""
+    case, source, seed = ground.case_for(job), ground.source, ground.plan.seed
+    if ground.plan.target not in VECTORS:
+        return None
+    if case.knowledge.card.extractor != "white_box":
+        try:
+            case = ground.case_for(job, extractor="white_box")
+        except UserError:  # nobody has the clients' extractors
+            return None
+    pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
+    problem = _problem(ground, ground.case_for(job), case.targets)
+    planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
+    if planted is None:
+        return None
+    try:
+        return judge_images(search(title, planted[0], ground, job, listener), planted[1], about)
+    except UserError as error:
+        listener.say(f"no positive control of {job.name}: {error}")
+        return None
+
+
+def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, listener: Listener) -> Reconstruction:
+    """Carry out an attack on what the server saw, on the shuffled control, or on planted uploads."""
+    plan = ground.plan
     with listener.progress(title) as report:
         return job.attack(
-            observations,
-            case.knowledge,
-            case.targets,
+            problem.observations,
+            problem.knowledge,
+            problem.targets,
             kind=plan.target,
             seed=plan.seed,
             device=ground.source.device,
@@ -218,51 +261,45 @@ def draw(attack: AttackRecord) -> None:
 
 
 def with_fits(
-    ground: AttackContext, job: Job, reconstruction: Reconstruction, control: Reconstruction, truths: Sequence[Truth]
+    ground: AttackContext, job: Job, reconstruction: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
-    """Return the reconstruction with its ``fits``: of its images, of the control's, and of images from the pool.
+    """Return the reconstruction with its ``fits``: the objective of its images, and of the true ones.
 
-    These are of the classes that the attack was given or recovered: what the client's labels say beyond that has no part. As
-    it is where nothing leads from images to uploads.
+    As it is where nothing leads from images to uploads.
     """
-    plan, device, fits = ground.plan, ground.source.device, []
+    device, fits = ground.source.device, []
     targets, case = reconstruction.targets, ground.case_for(job)
     for start in range(0, len(targets), TOGETHER):
         some = slice(start, start + TOGETHER)
         objective = job.attack.objective(_problem(ground, case, targets[some]))
         if objective is None:
             return reconstruction
-        known = zip(truths[some], reconstruction.labels[some], targets[some], strict=True)
-        others = [
-            pool_images(truth, labels, generator(plan.seed, "fit", item.round, item.client, item.index))
-            for truth, labels, item in known
+        images = reconstruction.images[some]
+        true = [
+            in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)
         ]
-        sets = [reconstruction.images[some], control.images[some], *torch.stack(others, 1)]
-        values = torch.stack([objective(images.to(device)).detach().double().cpu() for images in sets], 1)
-        values = values.nan_to_num(nan=torch.inf)
-        fits.append(torch.cat([values[:, :2], values[:, 2:].amin(1, keepdim=True)], 1))
+        known = torch.tensor([current is not None for current in true])
+        pictures = torch.stack(
+            [each if current is None else current for each, current in zip(images, true, strict=True)]
+        )
+        values = torch.stack([objective(shown.to(device)).detach().double().cpu() for shown in (images, pictures)], 1)
+        values[~known, 1] = torch.inf
+        fits.append(values.nan_to_num(nan=torch.inf))
     return replace(reconstruction, fits=torch.cat(fits))
 
 
-def pool_images(truth: Truth, labels: Tensor, rng: torch.Generator) -> Tensor:
-    """Draw sets of images from the pool, each of the class of the guess that it stands in for.
-
-    Args:
-        truth: holds the pool.
-        labels: ``(M,)`` classes of the guesses, -1 where none is known; then, as for classes without images, any.
-        rng: of the draw.
-
-    Returns:
-        ``(COMPARED, M, c, h, w)`` in [0, 1].
-    """
-    order = torch.randperm(len(truth.pool.guesses), generator=rng)
-    chosen = torch.zeros(COMPARED, len(labels), dtype=torch.int64)
-    for label in labels.unique().tolist():
-        guesses = (labels == label).nonzero().flatten()
-        of_class = order[truth.pool.guess_labels[order] == label] if label >= 0 else order
-        pool = of_class if len(of_class) else order
-        chosen[:, guesses] = pool[torch.arange(COMPARED * len(guesses)) % len(pool)].view(COMPARED, -1)
-    return truth.pool.guesses[chosen]
+def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
+    """Return the true images ``(M, c, h, w)``, each in the place of a guess of its class; None where there are not M."""
+    if len(labels) != truth.n_c:
+        return None
+    left, order = list(range(truth.n_c)), [-1] * truth.n_c
+    for place, label in enumerate(labels.tolist()):
+        chosen = next((index for index in left if int(truth.labels[index]) == label), None)
+        if chosen is not None:
+            left.remove(chosen)
+            order[place] = chosen
+    order = [left.pop(0) if index < 0 else index for index in order]
+    return truth.members[order].float()
 
 
 def _problem(ground: AttackContext, case: Case, targets: tuple[TargetId, ...]) -> AttackProblem:
@@ -282,7 +319,6 @@ def _about(ground: AttackContext, job: Job, command: str) -> About:
         more |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
     return About(
         **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
-        caveat=job.attack.caveat(_problem(ground, case, case.targets)),
         device=str(source.device),
         **more,
     )
@@ -381,7 +417,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
         raise UserError(
             f"held_out: missing; attack {inference.name!r} tells members from images that the client did not train on"
         )
-    return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier)
+    return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier, ground.trained)
 
 
 def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: int | None) -> Case:

@@ -83,6 +83,8 @@ class AttackPlan:
     numerics: Numerics = field(default_factory=Numerics)  # of searches
     reach: LocalWork | None = None  # of several settings of local work, ``series``, the one that this plan is on
     series: tuple[LocalWork, ...] = ()
+    threat: str = ""  # ``protocol`` of a second plan on the same uploads, with less granted than the first
+    primary: str | None = None  # the attack by which reconstruction is judged
 
     @property
     def precision(self) -> str:
@@ -90,9 +92,14 @@ class AttackPlan:
         return self.numerics.precision
 
     @property
-    def suffix(self) -> str:
-        """Name that folders get besides: nothing for the first setting of a sweep, so that it lies where one alone would."""
+    def run_suffix(self) -> str:
+        """Name that the run's folder gets besides: nothing for the first setting of a sweep, which lies where one would."""
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
+
+    @property
+    def suffix(self) -> str:
+        """Name that folders of results get besides."""
+        return self.run_suffix + (f"-{self.threat}" if self.threat else "")
 
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
@@ -121,11 +128,14 @@ def plan_of(
     **more: Any,
 ) -> AttackPlan:
     """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
+    from fedpriv.eval.endpoints import primary, threat_for
     from fedpriv.eval.redaction import read_rule
 
+    images = {name: made for name, made in chosen.items() if made.result == "images"}
     return AttackPlan(
         target=target,
-        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        attacks=images,
+        primary=primary(target, "reconstruction", threat_for(target, card, images=True), images),
         inferences={name: made for name, made in chosen.items() if made.result == "scores"},
         card=card,
         n_targets=settings.get("targets"),
@@ -154,8 +164,53 @@ def target_name(target: str) -> str:
     return payload_kind(target).kind
 
 
-def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
-    """Return the attacks that are asked for, or all that fit a target."""
+def first_look(target: str) -> tuple[str, ...]:
+    """Return the attacks that run without being named: the primaries, and dip, as published evaluations use it."""
+    from fedpriv.attacks import ATTACKS, attacks_for, default_suite
+    from fedpriv.eval.endpoints import THREATS, primaries
+
+    fitting = attacks_for(target)
+    wanted = {"dip", *(name for threat in THREATS for name in primaries(target, threat))}
+    chosen = tuple(name for name in fitting if name in wanted)
+    if not any(ATTACKS.load(name).result == "images" for name in chosen):  # a kind of another package, or none is known
+        return tuple(dict.fromkeys((*chosen, *default_suite(target))))
+    return chosen
+
+
+def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
+    """Return the plan of primaries without the client's extractor; None where nothing of them would be another attack."""
+    from fedpriv.eval.endpoints import primary, protocol_card, threat_for
+
+    target, card = plan.target, protocol_card(plan.target, plan.card)
+    images = dict[str, Any]()
+    if threat_for(target, plan.card, images=True) == "white-box":
+        images = _allowed(plan.attacks, target, card, plan.rounds_seen)
+        name = primary(target, "reconstruction", "protocol", images)
+        images = {name: images[name]} if name else {}
+    scores = _allowed(plan.inferences, target, card, plan.rounds_seen)
+    scores = {
+        name: made
+        for name, made in scores.items()
+        if made.card(card, target).extractor != made.card(plan.card, target).extractor
+    }
+    if not images and not scores:
+        return None
+    return replace(
+        plan, attacks=images, inferences=scores, card=card, threat="protocol", primary=next(iter(images), None)
+    )
+
+
+def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_seen: int | None) -> dict[str, Any]:
+    if not chosen:
+        return {}
+    try:
+        return granted(chosen, (), target, card, rounds_seen)[0]
+    except UserError:  # none of them
+        return {}
+
+
+def attack_names(target: str, attacks: Sequence[str], *, full: bool = False) -> tuple[str, ...]:
+    """Return the attacks that are asked for, or those of the first look, or with ``full`` all that fit a target."""
     from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
 
     target = target_name(target)
@@ -172,13 +227,13 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
                 f"attacks={shown(name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
-    return chosen or default_suite(target)
+    return chosen or (default_suite(target) if full else first_look(target))
 
 
 def granted(
     chosen: Mapping[str, Any], named: Sequence[str], target: str, card: ThreatModel, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the attacks whose needs the card meets, and a line for each that is missed."""
+    """Return the attacks whose needs the card meets, and a line for each that is missed; refuse those that were named."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     for name, made in chosen.items():

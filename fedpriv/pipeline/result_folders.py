@@ -85,7 +85,10 @@ def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
         raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
     if before.get("identity") != request["identity"]:
         raise UserError(f"{folder}: attacks a run that is not the one at {request['run']} now; choose another out")
-    changed = differences({**before, "run": None}, {**request, "run": None})  # one that was moved is still the same
+    alike = dict.fromkeys(("run", "results", "reach"))  # a run that was moved is still the same; more attacks go on
+    changed = differences({**before, **alike}, {**request, **alike})
+    if not set(before.get("results") or ()) <= set(request["results"]):
+        changed = changed or differences({"attacks": before.get("results")}, {"attacks": request["results"]})
     if changed:
         flags = f"made with other flags ({', '.join(changed)} differ)"
         raise UserError(f"{folder}: was {flags}; resume with the same flags")

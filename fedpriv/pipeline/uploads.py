@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.eval.judge import JUDGED
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
-from fedpriv.eval.verdict import premise_words
+from fedpriv.eval.words import premise_words
 from fedpriv.pipeline.execute import AttackContext, check, run_plan
 from fedpriv.pipeline.plan import (
     AttackPlan,
@@ -18,6 +19,7 @@ from fedpriv.pipeline.plan import (
     granted,
     numerics_of,
     plan_of,
+    protocol_plan,
     refuse_rounds,
     with_settings,
 )
@@ -36,22 +38,31 @@ def attack_source(
 ) -> Results:
     """Attack uploads, score what comes out, and write records and, unless they are left for later, grids and pages."""
     listener = settings.get("listener", SILENT)
-    plan, notices = _plan(source, named, settings)
-    ground = AttackContext(source, plan)
-    plan, silent = check(ground, plan, named)
-    notices = [*source.notices, *notices, *(f"left out: {line}" for line in silent)]
-    if not plan.results():
+    first, notices = _plan(source, named, settings)
+    second = None if named or settings.get("knowledge") else protocol_plan(first)
+    grounds, silent, kept = [], dict[str, None](), Trained()
+    for plan in (first, *([] if second is None else [second])):
+        ground = AttackContext(source, plan, scorers=kept)
+        plan, lines = check(ground, plan, named)
+        silent |= dict.fromkeys(f"left out: {line}" for line in lines)
+        grounds += [replace(ground, plan=plan)] if plan.results() else []
+    notices = [*source.notices, *notices, *silent]
+    if not grounds:
         raise UserError(f"target={shown(source.kind)}: nothing can be attacked: {notices[len(source.notices)]}")
-    ground = replace(ground, plan=plan).collected()
+    grounds = [ground.collected() for ground in grounds]
     for line in notices:
         listener.say(line)
     command = listener.command or source.command
+    records, scores = dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        records, scores = run_plan(folder, ground, command=command, named=named, listener=listener, pages=pages)
+        for ground in grounds:
+            made = run_plan(folder, ground, command=command, named=named, listener=listener, pages=pages)
+            records, scores = records | made[0], scores | made[1]
         if pages:
             write_report(list(records), folder, list(scores))
-    if ground.premise is not None and ground.premise.status == "not checkable":
-        notices.append(premise_words(ground.premise))
+    premise = grounds[0].premise
+    if premise is not None and premise.status == "not checkable":
+        notices.append(premise_words(premise))
         listener.say(notices[-1])
     by_name = {path.name: record for path, record in records.items()}
     return by_name, {path.name: record for path, record in scores.items()}, tuple(notices)
@@ -62,7 +73,7 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
     target, rounds, control = source.kind, len(source.rounds()), settings.get("control", True)
     card = derive_card(source, settings.get("knowledge", ()))
     every = rounds == len(source.extractor_rounds())
-    names = attack_names(target, named)
+    names = attack_names(target, named, full=settings.get("full", False))
     suite = adapted_suite(target, names, () if named else source.defenses, rounds, every_extractor=every)
     rounds_seen = settings.get("rounds_seen")
     if rounds_seen is not None and rounds_seen > rounds:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.reports.frontier import Effect, Frontier, Point, Spread
-from fedpriv.reports.labels import differing
+from fedpriv.eval.endpoints import Endpoint
+from fedpriv.reports.frontier import Frontier, Point
 from fedpriv.util.escape import any_letters, picture_text
 
 COLOURS = ("#2f5d8a", "#b3261e", "#0b6e4f", "#a86a00", "#7b4fa3", "#2b9bb8", "#c2558f", "#5b6572")
@@ -82,12 +82,6 @@ class Line:
     dashed: np.ndarray | None = None
 
 
-def logarithmic(xs: Sequence[np.ndarray]) -> bool:
-    """True where the largest totals differ by more than a factor of ten."""
-    ends = [float(x[-1]) for x in xs if x[-1] > 0]
-    return len(ends) > 1 and max(ends) > 10 * min(ends)
-
-
 def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
     """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much.
 
@@ -96,12 +90,13 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     shown = [picture_text(line.label) for line in lines]
+    ends = [float(line.x[-1]) for line in lines if line.x[-1] > 0]
     across = max(1, min(2, _LETTERS // max(map(len, shown), default=1)))
     with drawing(4.6, 3.2 + 0.2 * max(0, math.ceil(len(lines) / across) - 1)) as figure:
         axes = open_axes(figure.add_subplot())
         if label == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        elif logarithmic([line.x for line in lines]):
+        elif len(ends) > 1 and max(ends) > 10 * min(ends):
             axes.set_xscale("log")
             lines = [replace(line, x=line.x[line.x > 0], y=line.y[line.x > 0]) for line in lines]
         else:
@@ -130,46 +125,45 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
 # ---------------------------------------------------------------- frontiers
 
 
-WITHOUT_LOCAL = "no run without exchange: give the report one of fedpriv train --method local"
+WITHOUT_LOCAL = "no run of the method local was given"
 """The line on a chart that has no accuracy of local training."""
 
-_PANELS = {
-    "images": ("Images", "PSNR above the baseline, dB"),
-    "representations": ("Recovered vectors", "error below the baseline's, of the vector's length"),
-    "membership": ("Membership", "AUC above the baseline"),
-    "property": ("Property", "AUC above the baseline"),
-}
-"""Title and axis of the panel of each sort of leakage."""
+_COLOURS = {"leak": "#b3261e", "no leak detected": "#0b6e4f", "inconclusive": "#d9dee5"}
+"""Points by the verdict of their answer: on the panel's endpoint, or, by traffic, the most severe."""
 
-_BEST, _OTHER, _UNKNOWN = "#2f5d8a", "#ffffff", "#d9dee5"
 _ACROSS = 2  # panels, and uploads of the legend, a row
 
 
 def frontier_svg(frontiers: Sequence[Frontier]) -> str:
-    """Draw frontiers below one another; points carry their number in the table."""
+    """Draw frontiers below one another; points carry their number in the legend."""
     from matplotlib.lines import Line2D
 
-    drawn = [_drawn(frontier) for frontier in frontiers]
-    rows = [math.ceil((len(names) + 1) / _ACROSS) for names in drawn]
+    rows = [math.ceil((len(frontier.measured) + 1) / _ACROSS) for frontier in frontiers]
     heights = [
         2.7 * count + 0.17 * math.ceil(len(frontier.points) / _ACROSS) + 0.55
         for count, frontier in zip(rows, frontiers, strict=True)
     ]
     with drawing(8.0, sum(heights)) as figure:
         parts = figure.subfigures(len(frontiers), 1, height_ratios=heights, squeeze=False).ravel()
-        for frontier, names, title, part, count in zip(frontiers, drawn, _titles(frontiers), parts, rows, strict=True):
+        for frontier, part, count in zip(frontiers, parts, rows, strict=True):
+            task = frontier.task
+            title = ", ".join(filter(None, (task["dataset"], f"{task['clients']} clients", task["local work"])))
             part.suptitle(picture_text(title), fontsize=9, color=SOFT)
             axes = part.subplots(count, _ACROSS, squeeze=False, sharey=True).ravel()
-            for name, axis in zip([*names, ""], axes, strict=False):
+            panels: list[Endpoint | None] = [*frontier.measured, None]
+            for name, axis in zip(panels, axes, strict=False):
                 _panel(frontier, name, axis)
-            for axis in axes[len(names) + 1 :]:
+            for axis in axes[len(panels) :]:
                 axis.remove()
             texts = [
                 f"{number}  {point.label}" + (" ‡" if point.unadapted else "")
                 for number, point in enumerate(frontier.points, start=1)
             ]
             local = "long dashes: local" if frontier.locals else WITHOUT_LOCAL
-            texts += ["blue: not dominated; grey: inconclusive", f"tick: after the broadcast; {local}"]
+            texts += [
+                "red: leak; green: none; grey: inconclusive; ring: dominated",
+                f"tick: after the broadcast; {local}",
+            ]
             part.legend(
                 [Line2D([], [], linewidth=0) for _ in texts],
                 [picture_text(text) for text in texts],
@@ -182,45 +176,25 @@ def frontier_svg(frontiers: Sequence[Frontier]) -> str:
         return svg_text(figure)
 
 
-def effect_words(name: str, effect: Effect) -> str:
-    """Return an attack's value by the measure of a panel above the baseline, with its unit."""
-    if effect.value is None:
-        return effect.attack
-    if name == "images":
-        return f"{effect.value:+.1f} dB"
-    return f"{100 * effect.value:+.0f} %" if name == "representations" else f"{effect.value:+.2f}"
-
-
-def _drawn(frontier: Frontier) -> list[str]:
-    return [
-        name
-        for name in frontier.measured
-        if any(point.effects[name].value is not None for point in frontier.points if name in point.effects)
-    ]
-
-
-def _titles(frontiers: Sequence[Frontier]) -> list[str]:
-    titles = []
-    for frontier, card in zip(frontiers, differing([item.card for item in frontiers]), strict=True):
-        task = frontier.task
-        parts = (task["dataset"], f"{task['clients']} clients", task.get("local work"))
-        titles.append("; ".join(filter(None, (", ".join(filter(None, parts)), card))))
-    return titles
-
-
-def _panel(frontier: Frontier, name: str, axes: Any) -> None:
-    """Draw one sort of leakage, or, without a name, communication."""
+def _panel(frontier: Frontier, name: Endpoint | None, axes: Any) -> None:
+    """Draw one endpoint, or, without a name, communication."""
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     open_axes(axes)
-    title, label = _PANELS[name] if name else ("Communication", "scalars up (of 32 bits), per client and round")
+    label = "PSNR" if name == "reconstruction" else "AUC"
+    label = f"{label} above the baseline" if name else "scalars up (of 32 bits), per client and round"
     for number, (point, best) in enumerate(zip(frontier.points, frontier.best, strict=True), start=1):
-        across: Effect | Spread | None = point.effects.get(name) if name else point.scalars
-        if across is not None:
-            _mark(axes, number, point, across, best=best)
+        answer = point.answers.get(name) if name else point.worst
+        verdict = "inconclusive" if answer is None else answer.verdict
+        ends: Sequence[float] = point.scalars[1:]
+        across: float | None = point.scalars.mean
+        if name:
+            across, ends = (None, (0.0, 0.0)) if answer is None else (answer.advantage, answer.ci95 or (0.0, 0.0))
+        if across is not None or (answer is not None and answer.named is not None):
+            _mark(axes, number, point, across, ends, _COLOURS[verdict], best=best)
     for value in frontier.locals:
         axes.axhline(value, color=INK, linewidth=1, linestyle=(0, (7, 4)), alpha=0.7)
-    axes.set_title(f"{title} (upwards: accuracy)", fontsize=9.5, loc="left", color=INK)
+    axes.set_title(f"{(name or 'communication').capitalize()} (upwards: accuracy)", fontsize=9.5, loc="left", color=INK)
     axes.set_xlabel(label)
     axes.margins(0.12)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -232,21 +206,23 @@ def _panel(frontier: Frontier, name: str, axes: Any) -> None:
         axes.xaxis.set_major_formatter(EngFormatter())
 
 
-def _mark(axes: Any, number: int, point: Point, across: Effect | Spread, *, best: bool) -> None:
+def _mark(
+    axes: Any, number: int, point: Point, x: float | None, ends: Sequence[float], colour: str, *, best: bool
+) -> None:
     """Draw a point with its bars, its number, and a tick at the accuracy after the broadcast."""
-    x, y = (across.value if isinstance(across, Effect) else across.mean), point.trained.mean
-    where, bar = axes.transData, {"color": SOFT, "linewidth": 1.2, "alpha": 0.6}
-    if x is None:  # said outright: at the right edge
+    y, where, bar = point.trained.mean, axes.transData, {"color": SOFT, "linewidth": 1.2, "alpha": 0.6}
+    if x is None:  # sent in clear: at the right edge
         x, where = 0.97, axes.get_yaxis_transform()
-    elif across.low is not None and across.high is not None:
-        axes.plot([across.low, across.high], [y, y], **bar)
-    known = point.kind != "untested" and (not isinstance(across, Effect) or across.known)
-    face = _UNKNOWN if not known else _BEST if best else _OTHER
-    if point.trained.sd is not None:
-        axes.plot([x, x], point.trained.ends, transform=where, **bar)
+    elif ends[0] < ends[1]:
+        axes.plot(ends, [y, y], **bar)
+    axes.plot([x, x], point.trained[1:], transform=where, **bar)
     if point.received is not None:
         axes.plot([x, x], [y, point.received.mean], color=SOFT, linewidth=1, transform=where)
         axes.plot([x], [point.received.mean], marker="_", color=SOFT, markersize=8, transform=where)
-    axes.plot([x], [y], "o", markersize=11, color=face, markeredgecolor=SOFT, zorder=3 + best, transform=where)
-    ink = "#ffffff" if face == _BEST else INK
+    look = {
+        "color": colour if best else "#ffffff",
+        "markeredgecolor": colour if colour != _COLOURS["inconclusive"] else SOFT,
+    }
+    axes.plot([x], [y], "o", markersize=11, **look, markeredgewidth=1.4, zorder=3 + best, transform=where)
+    ink = "#ffffff" if best and colour != _COLOURS["inconclusive"] else INK
     axes.annotate(str(number), (x, y), xycoords=where, ha="center", va="center", fontsize=7, color=ink, zorder=5 + best)

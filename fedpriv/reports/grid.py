@@ -10,7 +10,7 @@ import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedpriv.eval.floors import FLOORS, LABELS, blind_floors, guess
-from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, psnr_of_mse, score_guesses, settle, squared_errors
+from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
 from fedpriv.eval.records import ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.reports.labels import card_words
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, one_line, picture_text
@@ -35,9 +34,7 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rule
 PAGE_BYTES = 3_400_000
 """Room for all pictures of a page, as base64."""
 
-_PER_BAND = 10
-_TITLE, _SUBTITLE = 56, 90  # letters of a line, wide ones
-_INK, _SOFT, _GOOD = "#1c2430", "#6a7482", "#0b6e4f"
+_SOFT, _GOOD = "#6a7482", "#0b6e4f"
 
 
 @dataclass(frozen=True)
@@ -104,10 +101,8 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
         truth = truths[row]
         cells = [(truth.members[member], "")]
         if mixed:
-            errors = squared_errors(current[row], truth.members)
-            count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
-            nearest = truth.members[int(errors.min(dim=0).values.argmin())]
-            cells = [(truth.mean_image().float(), count), (nearest, f"best {float(psnr_of_mse(errors.min())):.1f} dB")]
+            nearest = truth.members[int(squared_errors(current[row], truth.members).min(dim=0).values.argmin())]
+            cells = [(truth.mean_image().float(), ""), (nearest, "")]
         shown = [guesses[row] for guesses in rivals]
         shown.insert(1, guess(blind, truth, targets[row], len(current[row]), record.seed))
         reached = []
@@ -129,7 +124,8 @@ def _picked(values: Sequence[float]) -> list[tuple[int, str]]:
 
 def _note(record: ReconstructionRecord, row: int) -> str:
     target = record.targets[row]
-    return f"client {target.client} · round {target.round}" + ("" if target.label < 0 else f" · class {target.label}")
+    what = f"average of {target.n_c} images" if target.n_c > 1 else "one image"
+    return f"client {target.client} · round {target.round} · {what}"
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:
@@ -152,66 +148,41 @@ def grid_png(attack: AttackRecord) -> bytes:
 
 def grid_figure(attack: AttackRecord) -> Figure:
     """Return the picture as a figure of matplotlib; errors as :func:`grid_columns`."""
-    names, columns = grid_columns(attack)
-    record = scored(attack)
-    gain = record.advantage_db
-    spread = "" if gain.ci95 is None else f" (95 % interval {gain.ci95[0]:.1f} to {gain.ci95[1]:.1f})"
-    which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
-    subtitle = [
-        f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the baseline {gain.mean:+.1f} dB{spread}, "
-        f"{record.n_targets} targets of {record.n_clients} {record.units}, {which}",
-        " · ".join(
-            f"{key.replace('_', ' ')}: {v.replace('_', ' ')}" for key, v in card_words(record.knowledge).items()
-        ),
-    ]
-    if attack.about.redacted != NONE:
-        subtitle.append(f"Redacted: {RULES[attack.about.redacted]}.")
-    title = one_line(f"{record.title} on {record.target} uploads of {record.method}, {record.dataset}")
-    return draw_columns(names, columns, title, "\n".join(map(one_line, subtitle)))
-
-
-def draw_columns(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> Figure:
-    """Return the picture of columns under a title and a subtitle, which are broken into lines that fit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    bands = [columns[start : start + _PER_BAND] for start in range(0, len(columns), _PER_BAND)]
-    cell, caption, head, gap, left = 1.15, 0.24, 0.42, 0.14, 1.35  # inches
-    band_height = head + len(names) * (cell + caption)
-    width = max(left + max(len(band) for band in bands) * (cell + gap) + 0.15, 8.6)
-    lines = textwrap.wrap(title, _TITLE)[:8]
-    under = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, _SUBTITLE)]
-    second = 0.14 + len(lines) * 11.5 * 1.2 / 72
-    top = second + len(under) * 7.5 * 1.5 / 72 + 0.1
-    height = top + len(bands) * (band_height + 0.1)
+    names, columns = grid_columns(attack)
+    record, rule = scored(attack), attack.about.redacted
+    gain = record.advantage_db
+    spread = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.1f}, {gain.ci95[1]:+.1f}]"
+    which = "at fixed quantiles of the score" if columns and columns[0].heading else "all targets"
+    lines = [
+        one_line(f"{record.title} on {record.target} uploads of {record.method}, {record.dataset}"),
+        f"PSNR {record.metrics.psnr_db.mean:.1f} dB, {gain.mean:+.1f} dB{spread} beside the baseline; {which}",
+        *([] if rule == NONE else [f"Redacted: {RULES[rule]}."]),
+    ]
+    cell, gap, left, below = 1.15, 0.14, 1.35, 0.3  # inches
+    width = max(left + len(columns) * (cell + gap), 5.0)
+    title = [picture_text(part) for line in lines for part in textwrap.wrap(line, int(13 * width))]
+    head = 0.65 + 0.14 * len(title)
+    height = head + len(names) * (cell + below)
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
-
-    def words(x: float, y: float, text: str, size: float, **how: Any) -> None:
-        shown = "\n".join(map(picture_text, text.split("\n")))
-        figure.text(x / width, 1 - y / height, shown, fontsize=size, **{"color": _INK, "va": "top", **how})
-
-    words(0.15, 0.12, "\n".join(lines), 11.5, weight="bold")
-    words(0.15, second, "\n".join(under), 7.5, color=_SOFT, linespacing=1.5)
-    for number, band in enumerate(bands):
-        start = top + number * (band_height + 0.1)
-        for row, name in enumerate(names):
-            middle = start + head + row * (cell + caption) + cell / 2
-            words(left - 0.12, middle, name, 7.5, ha="right", va="center")
-        for position, column in enumerate(band):
-            x = left + position * (cell + gap)
-            words(x + cell / 2, start + 0.02, column.heading, 7.5, ha="center", weight="bold")
-            words(x + cell / 2, start + 0.2, column.note, 6.0, ha="center", color=_SOFT)
-            for row, (image, text) in enumerate(column.cells):
-                y = start + head + row * (cell + caption)
-                axes = figure.add_axes((x / width, 1 - (y + cell) / height, cell / width, cell / height))
-                axes.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set(edgecolor="#c3cad3", linewidth=0.6)
-                colour, weight = _SOFT, "normal"
-                if names[row] == "reconstruction":
-                    colour, weight = (_GOOD if column.above_floor else _INK), "bold"
-                words(x + cell / 2, y + cell + 0.04, text, 7, ha="center", color=colour, weight=weight)
+    figure.suptitle("\n".join(title), fontsize=8, y=1 - 0.08 / height)
+    across, down = len(columns) * (cell + gap) - gap, len(names) * (cell + below) - below
+    place = {"left": left / width, "right": (left + across) / width, "top": 1 - head / height}
+    place |= {"bottom": 1 - (head + down) / height, "wspace": gap / cell, "hspace": below / cell}
+    axes = figure.subplots(len(names), len(columns), squeeze=False, gridspec_kw=place)
+    for column, of_column in zip(columns, axes.T, strict=True):
+        notes = [column.heading, *column.note.split(" · ")]
+        of_column[0].set_title("\n".join(filter(None, map(picture_text, notes))), fontsize=6, color=_SOFT)
+        for name, axis, (image, caption) in zip(names, of_column, column.cells, strict=True):
+            axis.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            good = name == "reconstruction" and column.above_floor
+            axis.set_xlabel(picture_text(caption), fontsize=7, color=_GOOD if good else _SOFT)
+    for name, axis in zip(names, axes[:, 0], strict=True):
+        axis.set_ylabel(name, fontsize=7, rotation="horizontal", ha="right", va="center")
     return figure
 
 

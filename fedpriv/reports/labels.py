@@ -1,101 +1,32 @@
-"""Which results speak of one upload, how attacks are ranked, and what uploads, defenses and threat models are called."""
+"""Names of uploads, defenses and threat models, and the order of attacks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.datasets.partition import PartitionOptions
-from fedpriv.eval.judgement import judge_page
-from fedpriv.eval.reasons import Verdict
-from fedpriv.eval.records import About, InferenceResult, Labels, Provenance, ReconstructionRecord, ThreatModel
-from fedpriv.eval.storage import AttackRecord
+from fedpriv.eval.answers import NOT_THE_UPLOAD, upload_key
+from fedpriv.eval.records import About, Labels, Provenance, ReconstructionRecord, ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.util.config import plain
 
 R = TypeVar("R")
 
-NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
-"""Settings of a run that change neither the task nor the upload."""
-
 _LOCAL_WORK = ("batch_size", "max_steps", "epochs")
 
-Result = AttackRecord | InferenceResult
-Verdicts = Mapping[tuple[Path, ...], Verdict]
-"""By the folders of a result, or of the same attack under several seeds."""
 
-
-def reach_key(about: Provenance) -> str:
-    """Return the key that all settings of a sweep share: that of the upload but for local work; empty outside a sweep."""
-    return "" if about.reach is None else upload_key(about, _LOCAL_WORK)
-
-
-def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
-    """Return the key that all attacks and seeds on one upload share, ``besides`` some settings of local work."""
-    run = {name: value for name, value in (plain(about.run) or {}).items() if name not in NOT_THE_UPLOAD}
-    if besides and "training" in run:
-        run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
-    defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
-    group = [about.dataset, about.target, about.method, run, defenses]
-    return json.dumps(group, sort_keys=True, default=str)
-
-
-def about_of(result: Result) -> Provenance:
-    """Return the provenance of a result."""
-    return result.about if isinstance(result, AttackRecord) else result
-
-
-def over_seeds(results: Mapping[Path, Result]) -> list[tuple[Path, ...]]:
-    """Return the folders of each attack, those of several seeds together, in the order in which they come.
-
-    It is the same attack where options, stage, upload and threat model are.
-    """
-    paths: dict[str, list[Path]] = {}
-    for folder, result in results.items():
-        about = about_of(result)
-        variant = [about.attack, plain(about.options), about.stage_name, plain(about.knowledge)]
-        key = upload_key(about) + json.dumps(variant, sort_keys=True, default=str)
-        paths.setdefault(key, []).append(folder)
-    return [tuple(folders) for folders in paths.values()]
-
-
-def judge_results(results: Mapping[Path, Result]) -> dict[tuple[Path, ...], Verdict]:
-    """Judge all results of a page, one by one and over seeds.
-
-    Raises:
-        UserError: where an attack was not scored.
-    """
-    several = [folders for folders in over_seeds(results) if len(folders) > 1]
-    single: dict[tuple[Path, ...], Result] = {(folder,): result for folder, result in results.items()}
-    return judge_page(single, {folders: [(folder,) for folder in folders] for folders in several})
-
-
-def by_folder(attacks: Sequence[AttackRecord], members: Mapping[Path, InferenceResult]) -> dict[Path, Result]:
-    """Return attacks and inferences by their folders."""
-    return {**{attack.directory: attack for attack in attacks}, **members}
+def series_key(about: Provenance) -> str:
+    """Return the key that all settings of a sweep over local work share; outside a sweep that of the upload."""
+    return upload_key(about, () if about.reach is None else _LOCAL_WORK)
 
 
 # ---------------------------------------------------------------- rankings
 
 
-def card_key(knowledge: ThreatModel) -> str:
-    """Return the key that is the same for all attacks under one threat model."""
-    return json.dumps(plain(knowledge), sort_keys=True)
-
-
-def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[list[R]]:
-    """Return one ranking for each threat model, by mean advantage; the one with the strongest attack comes first."""
-    cards: dict[str, list[R]] = {}
-    for item in items:
-        cards.setdefault(card_key(record(item).knowledge), []).append(item)
-
-    def gain(item: R) -> float:
-        return record(item).advantage_db.mean
-
-    ranked = [sorted(members, key=gain, reverse=True) for members in cards.values()]
-    return sorted(ranked, key=lambda members: gain(members[0]), reverse=True)
+def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[R]:
+    """Return attacks by kind of upload and mean advantage, the strongest first; a ranking is no claim."""
+    return sorted(items, key=lambda item: (record(item).target, -record(item).advantage_db.mean))
 
 
 # ---------------------------------------------------------------- names
@@ -225,11 +156,9 @@ def card_words(knowledge: ThreatModel) -> dict[str, str]:
     return {key: said[value] if isinstance(value, bool) else str(value) for key, value in fields if value != ""}
 
 
-def differing(cards: Sequence[ThreatModel]) -> list[str]:
-    """Return for each threat model, in words, the fields in which they differ; empty texts where they are equal."""
-    lines = [card_words(card) for card in cards]
-    names = [name for name in lines[0] if len({words.get(name) for words in lines}) > 1] if lines else []
-    return [", ".join(f"{name.replace('_', ' ')} {words.get(name, '-')}" for name in names) for words in lines]
+def card_cell(card: ThreatModel) -> str:
+    """Return a threat model as a cell of a table."""
+    return ";".join(f"{key}={value}" for key, value in card_words(card).items())
 
 
 def card_lines(knowledge: ThreatModel) -> list[dict[str, str]]:

@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fedpriv.eval.verdict import premise_words
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import Markdown, code_block, code_span, csv_cell, markdown, visible
 
@@ -42,8 +41,7 @@ def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    home.filters |= {"percent": percent, "whole_percent": whole_percent, "quantity": quantity, "premise": premise_words}
-    home.filters |= {"number": number, "span": span, "gain_span": gain_span, **(filters or {})}
+    home.filters |= {"percent": percent, "quantity": quantity, **(filters or {})}
     if not autoescape:
         home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home
@@ -99,24 +97,34 @@ def attack_pages() -> dict[str, str]:
 
 
 @cache
-def columns() -> dict[str, list[str]]:
-    """Return the columns of each table by its file; ``columns.csv`` has their types, units and meanings."""
-    tables: dict[str, list[str]] = {}
+def _columns() -> dict[str, dict[str, str]]:
+    """Return where each column of each table comes from, by its file; ``columns.csv`` has types, units and meanings too."""
+    tables: dict[str, dict[str, str]] = {}
     for row in csv.DictReader(io.StringIO((resources.files("fedpriv.reports") / "columns.csv").read_text("utf-8"))):
-        tables.setdefault(row["table"], []).append(row["name"])
+        tables.setdefault(row["table"], {})[row["name"]] = row["source"]
     return tables
 
 
-def table_text(name: str, rows: Sequence[Mapping[str, object]]) -> str:
-    """Return a table as CSV; what is missing of a row, or None, is left empty.
+def table_rows(name: str, items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a table, each from objects by name, of which columns name a part: ``record.metrics.ssim.mean``."""
+    return [{column: _part(item, source) for column, source in _columns()[name].items()} for item in items]
 
-    Raises:
-        ValueError: for a row with a column that the table does not have.
-    """
+
+def _part(item: Any, source: str) -> Any:
+    """Return the part of an object that attributes, keys and places lead to; None where something on the way is."""
+    for name in source.split("."):
+        if item is not None:
+            known = isinstance(item, Mapping)
+            item = item.get(name) if known else item[int(name)] if name.isdecimal() else getattr(item, name)
+    return item
+
+
+def table_text(name: str, items: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table as CSV; what is missing is left empty."""
     buffer = io.StringIO()
-    table = csv.DictWriter(buffer, columns()[name], lineterminator="\n")
+    table = csv.DictWriter(buffer, _columns()[name], lineterminator="\n")
     table.writeheader()
-    table.writerows({column: csv_cell(value) for column, value in row.items()} for row in rows)
+    table.writerows({column: csv_cell(value) for column, value in row.items()} for row in table_rows(name, items))
     return buffer.getvalue()
 
 
@@ -169,15 +177,6 @@ def number(value: float | None) -> str:
 def span(interval: Sequence[float] | None) -> str:
     """Return an interval as a table shows it; "–" for None."""
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
-def gain_span(interval: Sequence[float] | None) -> str:
-    """Return an interval of a difference in dB as a table shows it; "–" for None.
-
-    >>> gain_span((-0.997, 3.154))
-    '-1.00 to +3.15'
-    """
-    return "–" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
 
 
 # ---------------------------------------------------------------- what cannot be read

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
-from fedpriv.eval.records import AuditWord, PrivacyAuditRecord
+from fedpriv.eval.records import About, AuditWord, PrivacyAuditRecord, Provenance
 from fedpriv.eval.storage import AttackRecord
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts
@@ -134,11 +134,7 @@ def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, 
 
 
 class DefenseRow(NamedTuple):
-    """One defense, with its options, on one kind of upload.
-
-    ``methods`` are those whose uploads it guards; ``source``, ``guarantee`` and ``answer`` are as the defense states them;
-    ``evaluated`` says whether an attack adapted to it was run on these uploads.
-    """
+    """One defense, with its options, on one kind of upload, as it states itself; whether what is adapted to it was run."""
 
     name: str
     target: str
@@ -150,46 +146,35 @@ class DefenseRow(NamedTuple):
 
 
 def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
-    """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it.
-
-    A guarantee that an audit contradicts is called so.
-    """
-    guarded: dict[tuple[str, str], list[tuple[DefenseFacts, AttackRecord]]] = {}
-    for attack in attacks:
-        chosen = attack.about.defenses
-        for item in chosen:
+    """Return every defense of the runs that were attacked, once for each kind of upload."""
+    guarded: dict[tuple[str, str], list[tuple[DefenseFacts, About]]] = {}
+    for about in (attack.about for attack in attacks):
+        for item in about.defenses:
             # The label of a study is that of the whole chain.
-            name = defense_label(attack.about) if len(chosen) == 1 else item.label
-            guarded.setdefault((name, attack.about.target), []).append((item, attack))
+            name = defense_label(about) if len(about.defenses) == 1 else item.label
+            guarded.setdefault((name, about.target), []).append((item, about))
     return tuple(_row(name, target, current, audits) for (name, target), current in guarded.items())
 
 
 def _row(
-    name: str,
-    target: str,
-    group: Sequence[tuple[DefenseFacts, AttackRecord]],
-    audits: Sequence[PrivacyAuditRecord],
+    name: str, target: str, group: Sequence[tuple[DefenseFacts, About]], audits: Sequence[PrivacyAuditRecord]
 ) -> DefenseRow:
-    stated = group[0][0]
-    ways = answers_for(stated.answers, target, stated.options)
-    tried: dict[str, dict[str, None]] = {}
-    for _, attack in group:
-        names = tried.setdefault(method_label(attack.about), {})
-        if any(way.met_by(attack.about.attack, attack.about.options) for way in ways):
-            names[attack.about.attack] = None
-    text = stated.guarantee
-    if any(_contradicted(audits, item, attack.about.method) for item, attack in group):
+    stated, text = group[0][0], group[0][0].guarantee
+    if any(_contradicted(audits, item, about.method) for item, about in group):
         text = f"the epsilon it claims is contradicted, see {TITLE}: {text}"
-    if not ways:
-        evaluated = f"{NOT_EVALUATED}: no attack of this package is adapted to it on {target} uploads"
-    elif not any(tried.values()):
-        wanted = "; ".join(way.words for way in ways)
-        evaluated = f"{NOT_EVALUATED} here: {wanted} was not run on these uploads"
-    else:
-        lines = [f"{', '.join(run) or 'none'} on {method}" for method, run in tried.items()]
-        if len({tuple(run) for run in tried.values()}) == 1:
-            lines = [", ".join(next(iter(tried.values())))]
-        as_they_are = "" if any(way.attacks for way in ways) else " as it is"
-        evaluated = f"run here{as_they_are}: {'; '.join(lines)}"
+    methods = tuple(dict.fromkeys(method_label(about) for _, about in group))
+    tried = {method: [about for _, about in group if method_label(about) == method] for method in methods}
+    missing = {method: unadapted(stated, target, abouts) for method, abouts in tried.items()}
+    lacking = [f"{why} was not run on {method}" for method, why in missing.items() if why]
+    evaluated = f"{NOT_EVALUATED}: {'; '.join(lacking)}" if lacking else "the adapted attack was run"
     answer = answer_sentence(stated.answers, stated.unanswered)
-    return DefenseRow(name, target, tuple(tried), stated.source, text, answer, evaluated)
+    return DefenseRow(name, target, methods, stated.source, text, answer, evaluated)
+
+
+def unadapted(defense: DefenseFacts, target: str, tried: Sequence[Provenance]) -> str:
+    """Return attacks adapted to a defense that were not run on uploads of a kind; nothing where some were."""
+    ways = answers_for(defense.answers, target, defense.options)
+    if not ways:
+        return f"an attack adapted to {defense.name} (none is known on {target} uploads)"
+    run = any(way.met_by(made.attack, made.options) for way in ways for made in tried)
+    return "" if run else "; ".join(way.words for way in ways)

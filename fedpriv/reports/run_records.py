@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpriv.eval.answers import NOT_THE_UPLOAD
 from fedpriv.eval.intervals import combine, compare
 from fedpriv.eval.records import About, Comparison
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import ReachedAccuracy, RoundLine, RunSummary
-from fedpriv.reports.labels import NOT_THE_UPLOAD, partition_words
+from fedpriv.reports.labels import partition_words
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
@@ -25,7 +26,7 @@ MOMENTS = {"after_training": "after training", "after_broadcast": "after broadca
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of every client in every round: correctly classified test images, of how many, both ``(rounds, clients)``.
+    """Correctly classified test images of every client in every round, of how many, both ``(rounds, clients)``.
 
     ``counted`` is False where a client counts in no figure over clients; each round has one that does.
     """
@@ -67,14 +68,10 @@ class RunRecord:
     """A finished run.
 
     Attributes:
-        directory: the open run directory.
-        label: what it is called beside the others.
-        config: its configuration.
+        directory, label, config: the open run directory, what it is called beside others, its configuration.
         rounds: ``(rounds,)`` numbers, from 1, of the rounds that were evaluated; the last of a run always is.
-        accuracy: ``Accuracy`` by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way
-            to predict.
-        traffic: by way of counting and unit, ``(rounds,)`` scalars or bytes up and down together, of each of those rounds
-            and the rounds before it that were not evaluated.
+        accuracy: by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way to predict.
+        traffic: by count and unit, ``(rounds,)`` sent up and down since the round that was evaluated before.
         summary: what else is read of it.
     """
 

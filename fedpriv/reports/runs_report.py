@@ -1,4 +1,4 @@
-"""One page over one or more runs, as HTML, Markdown, CSV and pictures. A function of the saved records alone."""
+"""One page over one or more runs, as HTML, CSV and pictures. A function of the saved records alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpriv.reports.charts import Line, accuracy_chart, image_source
-from fedpriv.reports.page import LeftOut, environment, percent, quantity, table_text
+from fedpriv.reports.page import LeftOut, environment, percent, table_text
 from fedpriv.reports.run_records import (
     COUNTS,
     MOMENTS,
@@ -56,7 +56,7 @@ def write_runs_report(
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
-    """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
+    """Write ``runs.html``, ``runs.csv`` and the pictures into the folder ``out``.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
@@ -101,10 +101,8 @@ def write_runs_report(
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
     files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
-    files["runs.csv"] = table_text("runs.csv", [_csv_row(row, target_accuracy) for row in rows])
-    for file, escaped in ((PAGE, True), ("runs.md", False)):
-        home = environment(autoescape=escaped, filters={"sizes": sizes})
-        files[file] = home.get_template(f"{file}.j2").render(values)
+    files["runs.csv"] = table_text("runs.csv", [_item(row, target_accuracy) for row in rows])
+    files[PAGE] = environment(autoescape=True).get_template(f"{PAGE}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
@@ -117,13 +115,6 @@ def check_target(target_accuracy: float) -> None:
     """
     if not 0 < target_accuracy <= 1:
         raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
-
-
-def sizes(cost: Cost | None, count: str) -> str:
-    """Return scalars and bytes by one way of counting as a table shows them."""
-    return (
-        "–" if cost is None else f"{quantity(cost.sent[count, 'scalars'])} ({quantity(cost.sent[count, 'bytes'], 'B')})"
-    )
 
 
 def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
@@ -157,35 +148,21 @@ def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
     )
 
 
-def _csv_row(row: Row, target: float) -> dict[str, object]:
-    run = row.run
-    values: dict[str, object] = {
-        "run": run.label,
-        "directory": run.directory.path.name,
-        "method": run.config.method,
-        "predictor": row.predictor or "own",
-        **{name: getattr(run.config, name) for name in ("dataset", "models", "clients", "rounds", "seed")},
-        "partition": settings(run.config)["partition"],
-        "target_accuracy": target,
-        "seconds": run.summary.seconds,
-    }
+def _item(row: Row, target: float) -> dict[str, Any]:
+    """Return the sources of a row of ``runs.csv``."""
+    run, kinds = row.run, [(count, unit) for count in COUNTS for unit in UNITS]
+    item: dict[str, Any] = {"run": run, "directory": run.directory.path.name, "predictor": row.predictor or "own"}
+    item |= {"partition": settings(run.config)["partition"], "target": target}
+    item["per_round"] = {" ".join(kind): float(run.traffic[kind].sum() / run.config.rounds) for kind in kinds}
     for moment, cost in row.costs.items():
-        item = run.at(moment, row.predictor)
-        best, best_mean = int(item.pooled.argmax()), int(item.mean.argmax())
-        values |= {
-            f"{moment}_final": float(item.pooled[-1]),
-            f"{moment}_best": float(item.pooled[best]),
-            f"{moment}_best_round": int(run.rounds[best]),
-            f"{moment}_mean_over_clients": float(item.mean[-1]),
-            f"{moment}_sd_over_clients": float(item.spread[-1]),
-            f"{moment}_best_mean_over_clients": float(item.mean[best_mean]),
-            f"{moment}_best_mean_round": int(run.rounds[best_mean]),
-            f"{moment}_rounds_to_target": cost and cost.round,
+        reached = run.at(moment, row.predictor)
+        best = int(reached.pooled.argmax())
+        item[moment] = {
+            "final": float(reached.pooled[-1]),
+            "best": float(reached.pooled[best]),
+            "best_round": int(run.rounds[best]),
+            "mean": float(reached.mean[-1]),
+            "sd": float(reached.spread[-1]),
+            "cost": cost and {"round": cost.round, "sent": {" ".join(kind): cost.sent[kind] for kind in kinds}},
         }
-    for count in COUNTS:
-        for unit in UNITS:
-            values[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
-            values |= {
-                f"{m}_{count}_{unit}_to_target": cost and cost.sent[count, unit] for m, cost in row.costs.items()
-            }
-    return values
+    return item

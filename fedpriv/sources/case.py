@@ -18,7 +18,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, Targe
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
-from fedpriv.uploads.kinds import CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
+from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
 from fedpriv.uploads.payloads import Entangled, get_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
@@ -60,7 +60,7 @@ def build_case(
         targets = choose_classes([_classes(source, observations, o, card) for o in newest], n_targets, seed)
     else:
         select = partial(attack.select, observations) if isinstance(attack, Attack) else None
-        targets = choose_targets(newest, source.kind, n_targets, seed, select)
+        targets = choose_targets(newest, source.kind, n_targets, seed, select, partial(_alone, source))
     grants = _Grants(source, source.settled(card), observations, seen[-1], seed, trained or Trained())
     every = attack is not None and attack.needs.every_extractor
     knowledge = grants.knowledge(sorted({target.client for target in targets}), every_extractor=every)
@@ -94,15 +94,19 @@ def choose_targets(
     number: int,
     seed: int,
     select: Callable[[Sequence[TargetId]], Sequence[TargetId]] | None = None,
+    alone: Callable[[TargetId], bool] = lambda target: False,
 ) -> tuple[TargetId, ...]:
-    """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes."""
+    """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes.
+
+    A client's means of one image (``alone``) and of several come in turns, so that there are enough of both.
+    """
     if number < 1:
         raise UserError(f"targets={shown(number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
     every = list_targets(observations, kind)
     allowed = set(every if select is None else select(every))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
-    queues = [[target for target in queue if target in allowed] for queue in queues]
+    queues = [_in_turns([target for target in queue if target in allowed], alone) for queue in queues]
     chosen: list[TargetId] = []
     while len(chosen) < number and any(queues):
         for queue in queues:
@@ -120,6 +124,19 @@ def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: i
             break
         chosen += of_client[i]
     return _in_order(chosen)
+
+
+def _in_turns(queue: Sequence[TargetId], alone: Callable[[TargetId], bool]) -> list[TargetId]:
+    parts = [[target for target in queue if alone(target) == single] for single in (True, False)]
+    turns = [part[-1 - place] for place in range(len(queue)) for part in parts if place < len(part)]
+    return turns[::-1]  # the last is drawn first
+
+
+def _alone(source: Source, target: TargetId) -> bool:
+    """True for a mean of one image."""
+    if source.kind not in CLASS_MEANS:
+        return False
+    return int((source.private(target.client).labels == target.label).sum()) == 1
 
 
 def _in_order(targets: Sequence[TargetId]) -> tuple[TargetId, ...]:

@@ -120,7 +120,6 @@ def read_uploads(
         seen=tuple(seen),
         images=current,
         auxiliary=_auxiliary(auxiliary, settings, shape, owners),
-        alike=settings.get("auxiliary_alike", False),
         shares={k: _check_shares(each, len(current[k])) for k, each in shares.items() if each is not None},
         extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, seen, device),
         heads=_heads(_shared("head", settings, clients)),
@@ -460,8 +459,6 @@ def _check_together(source: ExternalSource) -> None:
     together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
     if together > MOST_TOGETHER:
         raise UserError(f"uploads: {together:,} values together with images; at most {MOST_TOGETHER:,}")
-    if source.alike and bool((source.auxiliary.labels < 0).all()):
-        raise UserError("auxiliary_alike: needs auxiliary_labels: decoys are those of an image's class")
     if source.model is not None and source.kind in WHOLE:
         first = next(iter(source.images.values()))
         _tried("model", source.model, first.images[:2], "logits (n, C)")

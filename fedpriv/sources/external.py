@@ -30,7 +30,6 @@ class ExternalSource(Source):
     seen: tuple[Observation, ...]  # one for each round and client that took part in it
     images: Mapping[int, Samples]  # private images and their classes
     auxiliary: Samples  # images that no upload was computed from; classes are -1 where they are not known
-    alike: bool = False  # chance alone decided which images of a class are auxiliary
     shares: Mapping[int, Tensor] = field(default_factory=dict)  # each image's share in the client's mixture
     extractors: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)  # (round, client) -> a copy
     heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # weight ``(C, d)``, bias ``(C,)``
@@ -83,6 +82,8 @@ class ExternalSource(Source):
         return sorted(self.rounds()) if self.kind in ANSWERS else sorted({*known, self.last})
 
     def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
+        if (round_, client) not in self.extractors:
+            raise UserError(f"extractor: none of client {client} was handed in")
         return self.extractors[round_, client]
 
     def extractor_rounds(self) -> Collection[int]:
@@ -132,7 +133,7 @@ class ExternalSource(Source):
             images, labels = self.auxiliary.images, self.auxiliary.labels
             order = torch.randperm(len(images), generator=generator(seed, "strangers"))
             order = order[: MOST_VALUES // images[0].numel()]
-            return Pool.divided(images[order], labels[order], seed, "strangers", alike=self.alike)
+            return Pool.divided(images[order], labels[order], seed, "strangers")
 
         return kept.get(("pool", seed, Same(self.auxiliary)), draw)
 

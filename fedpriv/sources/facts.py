@@ -66,8 +66,6 @@ class Facts:
         held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
             membership inference, without which it claims no leak.
         auxiliary: of no argument: images that no client has, and their classes; baselines are made of them.
-        auxiliary_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
-            which are auxiliary images: what attacks tell from decoys is then held against chance itself.
         extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
             Of a partition and a round: after that round, which attacks on all rounds together need.
         kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
@@ -78,7 +76,6 @@ class Facts:
     data: Any = None
     held_out: Any = None
     auxiliary: Any = None
-    auxiliary_alike: bool = False
     public: Any = None  # of no argument: the attacker's own images and their classes
     extractor: Any = None
     normalize: Normalize | None = None  # of the app, where its model takes other images than those in [0, 1]

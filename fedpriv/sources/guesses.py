@@ -53,7 +53,7 @@ def with_guesses(
             if target.client not in tables:
                 tables[target.client] = _tables(case, target, features, truth.pool)
             vectors = _guesses(tables[target.client], truth, features, told=details)
-        result.append(replace(truth, told=details, nearest=nearest, vectors=vectors))
+        result.append(replace(truth, nearest=nearest, vectors=vectors))
     return tuple(result)
 
 

@@ -176,7 +176,7 @@ def _source(
     rounds = {number: of_round for number, of_round in rounds.items() if of_round}
     partitions = {clients[c][0]: clients[c][1] for of_round in rounds.values() for c in of_round}
     more: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
-    more |= {"model": model, "n_classes": facts.n_classes, "auxiliary_alike": facts.auxiliary_alike, "batch": {}}
+    more |= {"model": model, "n_classes": facts.n_classes, "batch": {}}
     images, labels = {}, {}
     for number, partition in partitions.items():
         current, classes = owner.images("data", partition, last)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
-from fedpriv.datasets.partition import drawn_by_class
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.defenses import build_defenses
 from fedpriv.federation import prepared
@@ -286,8 +285,7 @@ class RunSource(Source):
             of_class = (outside & (labels == label)).nonzero().squeeze(1)
             kept.append(of_class[order[of_class].argsort()[:most]])
         index = torch.cat(kept).sort().values
-        alike = drawn_by_class(self.federation.config.partition)
-        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client, alike=alike)
+        return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
         model = build_model(self.federation.clients[target.client].blueprint, 0)
@@ -309,16 +307,13 @@ class RunSource(Source):
         # For a round that was not evaluated stands the newest before it that was, or the first.
         lines = [row for row in self.run.rounds() if row.accuracy]
         line = ([row for row in lines if round_ is None or row.round <= round_] or lines[:1])[-1]
-        labels = [tests.labels for tests in self.federation.tests]
-        commonest = sum(int(label.bincount().max()) for label in labels if len(label))
-        accuracy = line.accuracy["after_training"].pooled
         return {
             "method": config.method,
             "dataset": dataset_title(config),
             "run": config,
             "images": summary.images,
             "defenses": summary.defenses,
-            "training": {"accuracy": accuracy, "guess": commonest / max(1, sum(map(len, labels)))},
+            "accuracy": line.accuracy["after_training"].pooled,
         }
 
 

@@ -17,6 +17,9 @@ from fedpriv.util.seeds import generator
 
 STRATA = ("1", "2-3", "4-10", ">10")
 
+ESTIMANDS = ("1", "several")
+"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
+
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 
@@ -57,15 +60,13 @@ class Holdings:
 class Pool:
     """Images in [0, 1] that a client's targets had nothing to do with, in two parts that share none.
 
-    A guess made of an image that is a decoy too would sit nearer to that decoy than to the truth. ``alike``: chance alone
-    decided which images of a class the client holds and which are decoys, so that any is as likely without the upload.
+    A guess made of an image that is a decoy too would sit nearer to that decoy than to the truth.
     """
 
     guesses: Tensor  # ``(p, c, h, w)``, p >= 1: what guesses are made of
     guess_labels: Tensor  # ``(p,)`` int64; -1 where the class is not known
     decoys: Tensor  # ``(q, c, h, w)``: the images that a true one is ranked among
     decoy_labels: Tensor  # ``(q,)`` int64
-    alike: bool = False
 
     def __post_init__(self) -> None:
         refuse_no_images("pool.guesses", self.guesses, self.guess_labels)
@@ -74,10 +75,10 @@ class Pool:
             raise UserError("pool.decoys: images differ in shape from the guesses")
 
     @classmethod
-    def divided(cls, images: Tensor, labels: Tensor, *parts: int | str, alike: bool = False) -> Pool:
+    def divided(cls, images: Tensor, labels: Tensor, *parts: int | str) -> Pool:
         """Return a pool of images ``(n, c, h, w)``, divided by the seed ``parts``; see :func:`divide`."""
         guesses, decoys = divide(labels, *parts)
-        return cls(images[guesses], labels[guesses], images[decoys], labels[decoys], alike)
+        return cls(images[guesses], labels[guesses], images[decoys], labels[decoys])
 
     @cached_property
     def mean(self) -> Tensor:
@@ -117,7 +118,7 @@ class Pool:
         """Return the same on the CPU."""
         if self.guesses.device.type == "cpu":
             return self
-        return Pool(self.guesses.cpu(), self.guess_labels.cpu(), self.decoys.cpu(), self.decoy_labels.cpu(), self.alike)
+        return Pool(self.guesses.cpu(), self.guess_labels.cpu(), self.decoys.cpu(), self.decoy_labels.cpu())
 
 
 def refuse_no_images(name: str, images: Tensor, labels: Tensor, *, least: int = 1) -> None:
@@ -192,7 +193,6 @@ class Truth:
     feature: Tensor | None = (
         None  # ``(d,)`` the true representation that an attack with linear algebra tries to recover
     )
-    told: bool = True  # threat model or upload give the attacker the members' classes
     nearest: Tensor | None = None
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 

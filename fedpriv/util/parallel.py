@@ -199,7 +199,10 @@ class _Apart(Listener):
 
 def _begin(news: Any, parent: int) -> None:
     import torch
+    from joblib.externals.loky import process_executor
 
+    # A worker that has grown by 300 MB would be replaced, and import and prepare everything anew.
+    process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that started this one to handle
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # standard output is the command's own

@@ -1,7 +1,6 @@
 """Who was a member: certain where an upload is one image's, chance where it is somebody else's."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.eval.inference_case import area
-from fedpriv.eval.judgement import judge
-from fedpriv.eval.storage import load_scores
-from fedpriv.eval.verdict import words
 from fedpriv.uploads.payloads import (
     AngleMatrix,
     Classifier,
@@ -191,13 +187,12 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
     low, high = found["shuffled"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
-    assert words(judge(load_scores(Path("prototype/membership")))) in Path("prototype/report.md").read_text()
 
 
 @pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])
 def test_one_step_on_one_image_gives_it_away_and_shuffled_uploads_do_not(target):
     found = record(target, "--reach", "none")
     assert found["auc"]["value"] == 1.0
-    assert found["n_candidates"] + 2 * found["n_left_out"] == 20  # ten clients' one image each
-    assert found["n_candidates"] >= 10
-    assert found["shuffled"]["auc"]["value"] < 0.95  # of eighteen candidates its standard deviation is 0.14
+    assert found["n_candidates"] + 2 * found["n_left_out"] == 40  # twenty clients' one image each
+    assert found["n_candidates"] >= 20
+    assert found["shuffled"]["auc"]["value"] < 0.95  # of 38 candidates its standard deviation is 0.1

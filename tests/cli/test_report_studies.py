@@ -68,7 +68,7 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         "1 of 2 cells done",
         "training stopped: not finite",
         "none (stated)",
-        "run here: dip",
+        "the adapted attack was run",
         "epsilon 3.5, delta 1e-05 over 2 releases</strong>",
         "given: luck. sampling: batches.",
         "fedpriv audit s.toml",

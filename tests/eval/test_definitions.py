@@ -182,22 +182,6 @@ def test_the_optimal_image_by_hand():
     assert psnr_optimal(values[:1]).tolist() == values[0].tolist()
 
 
-def test_without_the_classes_no_guess_takes_them():
-    known, unknown = truths([1])[0], dataclasses.replace(truths([1])[0], told=False)
-    assert set(FLOORS) == set(guessers([known, known]))
-    assert set(guessers([known, unknown])) == {
-        "mean_colour",
-        "mean_image",
-        "optimal_image",
-        "random_image",
-        "noise",
-        "mid_grey",
-    }
-    other = dataclasses.replace(unknown, labels=unknown.labels + 1)
-    for name in guessers([unknown]):
-        expect_same(floor(name, unknown), floor(name, other))
-
-
 def test_the_nearest_auxiliary_is_a_guess_but_not_blind():
     truth = dataclasses.replace(truths([1])[0], nearest=torch.tensor([4, 2]))
     assert NEAREST in guessers([truth])

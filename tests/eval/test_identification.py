@@ -1,16 +1,12 @@
 """The metric of identification from hand-made images: attack, guesses and control by one rule, and who is left out."""
 
-import dataclasses
-
-import numpy as np
 import pytest
 import torch
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.eval.floors import DECOYS, NEAREST, SHUFFLED
+from fedpriv.eval.floors import NEAREST, SHUFFLED
 from fedpriv.eval.identification import identification, identify
-from fedpriv.eval.intervals import ByDesign, Means, clustered, combine
-from fedpriv.eval.judgement import attainable
+from fedpriv.eval.intervals import Means, clustered
 from fedpriv.eval.metrics import ScoredGuesses, measure, own_guesses
 from fedpriv.sources.truth import Pool, Truth
 
@@ -99,58 +95,4 @@ def test_whoever_knows_nothing_tells_one_image_in_as_many_as_there_are(number):
         shots = flat(*(0.5 + 0.1 * guesses).tolist())
         found = identify(shots, truth, torch.zeros(1, dtype=torch.int64))
         wins.append(found.top1)
-        assert found.by_design == pytest.approx(1 / 12)
     assert abs(sum(wins) / len(wins) - 1 / 12) < 3 * (1 / 12 * 11 / 12 / len(wins)) ** 0.5
-
-
-def drawn_alike(truth):
-    return dataclasses.replace(truth, pool=dataclasses.replace(truth.pool, alike=True))
-
-
-def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
-    alike = tuple(map(drawn_alike, TRUTHS))
-    floors = {"noise": WRONG, "mean_image": HALF, SHUFFLED: WRONG}
-    found = identification(TARGETS, alike, RIGHT, floors, MEANS)
-    chance = (1 / 11 + 1 / 13) / 2
-    assert (found.record.chance, found.record.chance_of) == (pytest.approx(chance), DECOYS)
-    assert found.record.blind == {"noise": 0, "mean_image": 0.5, SHUFFLED: 0}  # told all the same
-    assert (found.by_design.rates.tolist(), found.by_design.decoys) == (pytest.approx([1 / 11, 1 / 13]), 10)
-    assert list(found.gains) == [DECOYS]
-    assert identification(TARGETS, (alike[0], *TRUTHS[1:]), RIGHT, floors, MEANS).by_design is None
-    assert identification(TARGETS, alike, RIGHT, {"noise": WRONG}, MEANS).record.chance_of == DECOYS
-    assert identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG}, MEANS).record.chance_of == "noise"
-
-
-def test_shuffled_uploads_that_find_images_are_what_counts():
-    many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
-    targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
-
-    def against(*control):
-        floors = {"noise": panel(*[0.0] * 5, of=many), SHUFFLED: panel(*control, of=many)}
-        found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
-        return found.record.chance_of, found.by_design
-
-    assert against(0.0, 0.0, 0.0, 0.0, 0.0)[0] == DECOYS
-    name, known = against(0.0, 0.0, 0.0, 0.0, 0.9)  # one of five by luck: more than chance, and known as that
-    assert (name, known.rates.tolist(), known.decoys) == (SHUFFLED, [0.2] * 5, 20)
-    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == (SHUFFLED, None)
-
-
-def test_a_rate_known_by_design_makes_few_clients_enough():
-    hits = np.array([1.0] * 7 + [0.0] * 3)
-    rates = np.full(10, 0.02)
-    chance, means = ByDesign(DECOYS, rates, 49), Means(tuple(range(10)))
-    known = means.compare({DECOYS: hits - rates}, "identified", 0.05, (), chance)[0]
-    measured = means.compare({"noise": hits}, "identified", 0.05)[0]
-    assert known.by_design == pytest.approx(0.02)
-    assert measured.by_design is None
-    # P(at least 7 of 10) at 7 %, about 120 * 0.07^7 * 0.93^3; deviations of few clients count as fewer
-    assert known.p_value < 1e-5 < 0.01 < measured.p_value
-    assert attainable(known) <= 0.07**10 * 1.01
-    assert combine([known, known]).by_design == pytest.approx(0.02)
-    assert combine([known, measured]).by_design is None
-    seeds = combine([known, known.model_copy(update={"mean": known.mean - 0.1})])
-    assert seeds.p_value == pytest.approx(2 * known.p_value)
-    nothing = means.compare({DECOYS: np.zeros(10) - rates}, "identified", 0.05, (), chance)[0]
-    assert nothing.p_value == 1.0
-    assert nothing.mean == pytest.approx(-0.02)

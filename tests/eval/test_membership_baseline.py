@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from eval_cases import ABOUT
+from eval_cases import ABOUT, answers
 from gradient_cases import clients, knowledge_of, linear_net, noise_images
-from simulated import inferred
 from torch import nn
 from torch.nn.functional import cross_entropy
 from worlds import World
@@ -15,7 +14,6 @@ from worlds import World
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment, Scores
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.judgement import judge
 from fedpriv.eval.membership import baseline_scores, evaluate
 from fedpriv.eval.records import Provenance
 from fedpriv.uploads.payloads import Prototypes
@@ -24,6 +22,10 @@ IMAGES, LABELS = noise_images(6, 0), torch.arange(6) % 2
 ASKED = {0: Candidates(0, IMAGES, LABELS)}
 SEEN = (Observation(1, 0, (Prototypes(torch.zeros(2, 64), torch.arange(2)),), ()),)
 PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Provenance.model_fields})
+
+
+def of_membership(record):
+    return next(one for one in answers(record) if one.endpoint == "membership")
 
 
 def known(**changes):
@@ -65,6 +67,11 @@ def test_the_losses_of_assumed_models_by_hand():
     assert torch.allclose(found[0], wanted, atol=1e-5)  # what was broadcast before the first of the attacked rounds
 
 
+def answered(record):
+    """The answer on membership."""
+    return next(one for one in answers(record) if one.endpoint == "membership" and one.verdict != "not asked")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shown(Inference):
     """Scores candidates by a rule that never looks at an upload: the client's look, or the baseline itself."""
@@ -80,40 +87,40 @@ class Shown(Inference):
             return Scores(self.ask(problem), baseline_scores(problem)[1])
         alike = {}
         for client, one in problem.candidates.items():
-            rest = one.images - 0.5 - 0.13 * self.world.patterns[one.labels]
-            alike[client] = (rest * self.world.look(client)).sum((1, 2, 3)).double()
+            alike[client] = self.world.brightness(client, one.images)
         return Scores(self.ask(problem), alike)
 
 
 def test_a_clients_look_is_not_claimed_as_membership():
-    world = World(3, (2,) * 12, "prototype")
-    record = inferred(world, Shown(world=world), "shown")
+    world = World(3, 12, look=0.1)
+    evidence = world.evidence(ThreatModel())
+    record = evaluate(Shown(world=world), InferenceCase(evidence, world.held, "prototype", 3), PROVENANCE)
     assert record.nonmembers == "held_out"
     assert record.n_candidates == 2 * 12 * 24
     assert abs(record.auc.value - 0.5) < 0.06
-    assert judge(record).kind in ("none", "untested")
+    assert of_membership(record).verdict != "leak"
     truth = replace(world.held, held_out={})
-    evidence = replace(world.evidence, shuffled=None)  # an upload gives the look away, another client's does not
-    case = InferenceCase(evidence, truth, world.kind, world.seed)
+    evidence = replace(evidence, shuffled=None)  # an upload gives the look away, another client's does not
+    case = InferenceCase(evidence, truth, "prototype", 3)
     others = evaluate(Shown(world=world), case, PROVENANCE)
     assert others.auc.value > 0.7  # the look tells whose image it is
-    assert judge(others.model_copy(update={"nonmembers": "held_out"})).kind == "membership"
-    assert judge(others).claims == ()
+    assert of_membership(others.model_copy(update={"nonmembers": "held_out"})).verdict == "leak"
+    assert of_membership(others).why == "no held-out images"
 
 
 def test_what_the_assumed_networks_tell_is_no_leak_of_the_upload():
-    world = World(4, (2,) * 12, "prototype")
-    held, members = world.held, torch.cat(world.images)
-    knowing = {k: lambda images: world.represent((images + near(images, members)) / 2) for k in world.clients}
-    granted = replace(world.knowledge, extractors=knowing)
-    evidence = replace(world.evidence, shuffled=None, knowledge=granted)
-    record = evaluate(Shown(world=world, by="baseline"), InferenceCase(evidence, held, world.kind, 0), PROVENANCE)
+    world = World(4, 12)
+    held, members = world.held, world.held.samples.images[: world.counts.sum()]
+    knowing = {k: lambda images: world.represent((images + near(images, members)) / 2) for k in range(12)}
+    evidence = world.evidence(ThreatModel())
+    evidence = replace(evidence, shuffled=None, knowledge=replace(evidence.knowledge, extractors=knowing))
+    record = evaluate(Shown(world=world, by="baseline"), InferenceCase(evidence, held, "prototype", 0), PROVENANCE)
     assert record.baseline.name == record.comparisons[0].against == "assumed_extractor"
     assert record.baseline.auc.value == record.auc.value > 0.6
     assert record.comparisons[0].mean == pytest.approx(0, abs=1e-12)
-    verdict = judge(record)
-    assert verdict.claims == ()
-    assert verdict.baseline.startswith(f"the assumed extractor alone: AUC {record.auc.value:.3f} [")
+    answer = of_membership(record)
+    assert answer.verdict != "leak"
+    assert answer.baseline == pytest.approx(record.auc.value)
 
 
 def near(images, members):

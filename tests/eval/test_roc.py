@@ -50,7 +50,7 @@ def test_noise_is_seldom_above_chance_and_a_leak_is():
     assert area.n_clients == 10
 
 
-def test_the_strongest_guess_is_compared_answer_by_answer():
+def test_a_guess_that_is_surely_stronger_than_chance_is_compared_answer_by_answer():
     draw = np.random.default_rng(1)
     scores, yes, units = trials(draw, 8, 20, 2.0)
     own = Ranked.of(scores, yes, units)
@@ -64,6 +64,18 @@ def test_the_strongest_guess_is_compared_answer_by_answer():
     low, high = own.rates().auc.ci95
     assert found.ci95[1] - found.ci95[0] < 0.2 * (high - low)  # what both share cancels
     assert found.p_value > 0.9
+
+
+def test_a_guess_that_luck_makes_stronger_is_no_baseline_but_a_leak_must_beat_it():
+    draw, shares = np.random.default_rng(2), []
+    for _ in range(60):
+        own, other = (Ranked.of(*trials(draw, 10, 10, shift)) for shift in (0.8, 0.0))
+        found = own.against({"shuffled": other}, {"membership": "auc"})[0]
+        assert found.against == "chance"
+        stronger = other.rate("auc") > 0.5
+        assert not found.beside or stronger
+        shares.append(found.mean)
+    assert np.mean(shares) == pytest.approx(0.214, abs=0.02)  # of scores 0.8 standard deviations apart
 
 
 # ---------------------------------------------------------------- by hand

@@ -6,13 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from eval_cases import firsts, images, judge, reconstruction, truths
+from eval_cases import answers, firsts, images, judge, reconstruction, truths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.floors import FLOORS, guess
-from fedpriv.eval.judgement import judge as judged
 
 
 def blind(name, secrets, ids, seed=0):
@@ -27,7 +26,7 @@ def test_a_perfect_reconstruction_scores_one_hundred():
     assert record.metrics.ssim.mean == pytest.approx(1)
     assert record.metrics.identification_top1.mean == 1
     assert record.advantage_db.share_3db == 1
-    assert judged(judge(reconstruction(firsts(secrets), per_client=1), secrets)).kind == "leaks"
+    assert answers(judge(reconstruction(firsts(secrets), per_client=1), secrets))[0].verdict == "leak"
 
 
 @pytest.mark.parametrize("name", ["mean_image", "class_mean_image", "noise", "random_same_class"])

@@ -1,113 +1,136 @@
-"""The frontier: what betters what, by hand and by a property; one point an upload; what may be compared."""
+"""The frontier: what dominates what, by hand and by a property; one point an upload; which to prefer."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from eval_cases import ABOUT, but, result
-from frontier_cases import LOOSE, image, judged, member, page
+from eval_cases import ABOUT, but
+from frontier_cases import LEAK, NONE, OPEN, answer, page, upload
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import each
 
 from fedpriv.eval.intervals import clustered
+from fedpriv.eval.records import NamedClasses
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
-from fedpriv.reports.frontier import Effect, Objectives, dominates
+from fedpriv.reports.frontier import dominates, frontier_items, recommendation, recommended
+from fedpriv.reports.page import table_rows
 from fedpriv.reports.run_records import baselines, beside, gain_over_local, same_clients
 
-
-def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
-    return Effect("dip", value, low, high, stands, tested, unit)
-
-
-LEAK, MORE, NONE, UNTESTED = effect(2.0, stands=True), effect(4.0, stands=True), effect(-1.0), effect(tested=False)
-OUTRIGHT, OTHER = effect(None, stands=True), effect(3.0, stands=True, unit="entangled")
+ONE, MORE, NOTHING, UNKNOWN = answer(), answer(advantage=4.0), answer(NONE, -1.0), answer(OPEN)
+CLEAR = answer(named=NamedClasses(clients=4, exact=4, counted=0, counts_exact=0), ci95=None)
+OTHER = answer(target="entangled")
+((BARE,),) = [frontier.points for frontier in page(upload())]
 
 
-def objectives(found, cost=1.0, **more):
-    return Objectives({} if found is None else {"images": found, **more}, {"error": cost})
+def point(one, cost=0.9, **more):
+    answers = {"reconstruction": one, **more}
+    trained = BARE.trained._replace(mean=cost)
+    return dataclasses.replace(BARE, answers={k: v for k, v in answers.items() if v is not None}, trained=trained)
 
 
-kinds = st.sampled_from([None, LEAK, MORE, NONE, UNTESTED, OUTRIGHT, OTHER, effect(-4.0)])
-points = st.builds(
-    lambda own, more, cost: objectives(own, cost, **({} if own is None or more is None else {"membership": more})),
-    kinds,
-    kinds,
-    st.sampled_from([0.0, 1.0]),
-)
+kinds = st.sampled_from([None, ONE, MORE, NOTHING, UNKNOWN, CLEAR, OTHER, answer(NONE, -4.0)])
+points = st.builds(lambda one, more, cost: point(one, cost, membership=more), kinds, kinds, st.sampled_from([0.8, 0.9]))
 
 
 @given(points, points, points)
-def test_bettering_is_an_order(one, two, three):
+def test_domination_is_an_order(one, two, three):
     assert not dominates(one, one)
     assert not (dominates(one, two) and dominates(two, one))
     if dominates(one, two) and dominates(two, three):
         assert dominates(one, three)
 
 
+@each(
+    "one, two, better",
+    [
+        *((NOTHING, ONE, True), (ONE, NOTHING, False), (ONE, ONE, False), (ONE, MORE, True), (ONE, CLEAR, True)),
+        *((CLEAR, CLEAR, False), (NOTHING, UNKNOWN, False), (UNKNOWN, NOTHING, False), (ONE, OTHER, False)),
+        *((NOTHING, answer(NONE, 0.0), False), (NOTHING, OTHER, True)),
+    ],
+)
+def test_which_leaks_less(one, two, better):
+    assert dominates(point(one), point(two)) is better
+
+
+@each(
+    "one, two, better",
+    [
+        *((NOTHING, answer(NONE, -9.0), True), (NOTHING, UNKNOWN, True), (NOTHING, None, True), (CLEAR, CLEAR, True)),
+        *((ONE, None, False), (ONE, UNKNOWN, False), (ONE, OTHER, False), (None, ONE, False)),
+    ],
+)
+def test_where_leaks_are_equal_accuracy_decides(one, two, better):
+    assert dominates(point(one, 0.95), point(two, 0.9)) is better
+
+
 # ---------------------------------------------------------------- points
 
 
-def test_one_point_an_upload_with_the_most_severe_of_all_its_attacks():
-    vectors = (judged(mean=-5.0), judged("vectors", 0.3, stands=True))
-    unmixed = (result("fedre", attack="unmix", target="entangled", rounds_seen=30), vectors, ())
-    (found,) = page(image(9.0, method="fedre", target="entangled"), unmixed, member(method="fedre", target="entangled"))
-    (point,) = found.points
-    assert point.kind == "vectors"  # not that of the attack with the largest gain, which proves nothing
-    assert found.measured == ("images", "representations", "membership")
-    assert (point.effects["representations"].value, point.effects["representations"].attack) == (0.3, "unmix")
-    assert point.effects["membership"].stands
-    assert found.card.rounds_seen == 30
-
-
-def test_untested_points_are_never_better():
-    cheap = image(-9.0, reasons=LOOSE, method="fedre", scalars=1, accuracy=0.99)
-    (found,) = page(cheap, image(3.0, stands=True))
-    assert {point.label: point.kind for point in found.points} == {"fedre": "untested", "fedgh": "leaks"}
-    assert found.best == (True, True)
-    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "untested"
-    (found,) = page(image(-9.0, method="fedre", scalars=1, accuracy=0.99), image(3.0, stands=True))
-    assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedre": True, "fedgh": False}
-    assert found.settled == (True, True)
+def test_one_point_an_upload_with_its_gravest_answers_and_the_best_first():
+    leaking = upload(answer(threat="protocol"), answer(advantage=3.0), answer(NONE, endpoint="membership"))
+    (found,) = page(leaking, upload(NOTHING, NOTHING.model_copy(update={"endpoint": "membership"}), method="fedre"))
+    assert [one.label for one in found.points] == ["fedre", "fedgh"]
+    assert found.best == (True, False)
+    assert found.points[1].answers["reconstruction"].advantage == 3.0
+    assert found.measured == ("membership", "reconstruction")
+    rows = table_rows("frontier.csv", frontier_items((found,)))
+    assert [row["dominated"] for row in rows] == [False, True]
+    assert (rows[1]["reconstruction"], rows[1]["reconstruction_advantage"], rows[1]["membership"]) == (LEAK, 3.0, NONE)
 
 
 NOISE = (DefenseChoice("noise", {"scale": 0.3}),)
 
 
-def test_a_point_whose_adapted_attack_was_not_run_betters_nothing():
-    plainly = image(3.0, stands=True)
-    (found,) = page(plainly, image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1))
-    noisy = next(p for p in found.points if p.defense != "none")
-    assert noisy.unadapted == "decoder; all-rounds"
+def test_what_is_inconclusive_or_not_attacked_by_what_is_adapted_dominates_nothing():
+    cheap = {"accuracy": 0.99, "scalars": 1}
+    (found,) = page(upload(UNKNOWN, method="fedre", **cheap), upload(ONE))
     assert found.best == (True, True)
-    (found,) = page(
-        plainly,
-        image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1),
-        image(-2.0, defenses=NOISE, accuracy=0.99, scalars=1, attack="all-rounds", rounds_seen=5),
-    )
+    (found,) = page(upload(ONE), upload(NOTHING, defenses=NOISE, **cheap))
+    assert next(p for p in found.points if p.defense != "none").unadapted == "decoder; all-rounds"
+    assert found.best == (True, True)
+    assert "‡" in frontier_svg((found,))
+    adapted = upload(NOTHING, defenses=NOISE, attack="all-rounds", rounds_seen=5, **cheap)
+    (found,) = page(upload(ONE), upload(NOTHING, defenses=NOISE, **cheap), adapted)
     assert next(p for p in found.points if p.defense != "none").unadapted == ""
-    assert "‡" in frontier_svg(page(plainly, image(-3.0, defenses=NOISE)))
+    assert found.best == (True, False)
 
 
-def test_a_lost_broadcast_is_a_loss_and_the_gain_is_over_clients_that_exchange_nothing():
-    def at(one, received):
-        record, compared, reasons = one
+def test_a_lost_broadcast_is_a_loss_and_other_tasks_share_no_frontier():
+    def at(told, received):
+        record, answers = told
         reached = record.about.run_accuracy
         worse = {"after_broadcast": but(reached["after_broadcast"], pooled=received)}
-        return (
-            dataclasses.replace(record, about=but(record.about, run_accuracy={**reached, **worse})),
-            compared,
-            reasons,
-        )
+        return dataclasses.replace(record, about=but(record.about, run_accuracy={**reached, **worse})), answers
 
-    first, second = at(image(1.0, method="fedgh"), 0.9), at(image(1.0, method="fedre"), 0.2)
-    (found,) = page(first, second)
+    (found,) = page(at(upload(ONE), 0.9), at(upload(ONE, method="fedre"), 0.2))
     assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedgh": True, "fedre": False}
-    (point, _) = found.points
-    assert (point.local, found.locals) == (None, ())
-    assert point.gains == {"after_training": None, "after_broadcast": None}
+    assert (found.points[0].local, found.locals) == (None, ())
+    assert found.points[0].gains == {"after_training": None, "after_broadcast": None}
     assert WITHOUT_LOCAL[:30] in frontier_svg((found,))
+    found = page(upload(), upload(method="fedre"), upload(dataset="mnist"), upload(clients=20))
+    assert [len(one.points) for one in found] == [2, 1, 1]
+
+
+def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
+    leaking, safe = upload(ONE, accuracy=0.99), upload(NOTHING, method="fedre", accuracy=0.8)
+    unknown = upload(UNKNOWN, method="fd", accuracy=0.95)
+    (found,) = page(leaking, unknown, safe)
+    assert recommended(found).label == "fedre"
+    line, _ = recommendation(found)
+    assert "fedre" in line
+    assert "80 %" in line
+    (found,) = page(leaking, unknown)
+    assert recommended(found).label == "fd"
+    assert recommendation(found)[1] == "Inconclusive: reconstruction."
+    (found,) = page(leaking, upload(ONE, method="fd", accuracy=0.9))
+    assert recommended(found).label == "fedgh"
+    assert "leaks" in recommendation(found)[1]
+
+
+# ---------------------------------------------------------------- without any exchange
 
 
 def test_baselines_are_runs_of_the_same_clients_without_exchange():
@@ -169,28 +192,3 @@ def test_a_gain_is_beside_the_same_seed_and_over_clients_by_their_images():
             assert found.ci95 == pytest.approx(by_hand.interval())
     assert gain_over_local(runs_of([0]), "after_training", {}) is None
     assert gain_over_local(runs_of([0, 1]), "after_training", dict([next(iter(KNOWN.items()))])) is None
-
-
-def test_other_grants_and_tasks_never_share_a_set_and_rounds_are_taken_as_needed():
-    found = page(
-        image(), image(method="fedre"), image(method="fedre", rounds_seen=5, attack="unmix"), image(dataset="mnist")
-    )
-    assert [len(one.points) for one in found] == [2, 1]
-    assert [one.card.rounds_seen for one in found] == [5, 1]
-    (found, _) = page(image(), image(clients=20))
-    assert len(found.points) == 1
-
-
-def test_what_lies_within_the_spread_is_said_to():
-    def settled(*told):
-        (found,) = page(*told)
-        return {p.label: (b, s) for p, b, s in zip(found.points, found.best, found.settled, strict=True)}["fedgh"]
-
-    # Leakage 1.0 +- 0.5 against 1.2 and against 3.0; equal scalars and accuracy.
-    assert settled(image(1.0, method="fedre"), image(1.2)) == (False, False)
-    assert settled(image(1.0, method="fedre"), image(3.0)) == (False, True)
-    assert settled(image(-3.0, method="fedre"), image(-1.0)) == (False, True)
-    # Accuracy of one seed settles nothing, nor does less than 1 % of what is sent.
-    assert settled(image(-1.0, method="fedre", accuracy=0.95), image(-1.0, accuracy=0.8)) == (False, False)
-    assert settled(image(-1.0, method="fedre", scalars=22603), image(-1.0, scalars=22611)) == (False, False)
-    assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)

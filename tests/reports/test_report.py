@@ -1,87 +1,113 @@
+"""The page over attacks: its numbers are those of the records, it is short, whole, and needs nothing from outside."""
+
 import base64
 import hashlib
 import io
 import itertools
 import re
-from html import escape
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, firsts, reconstruction, truths
+from eval_cases import ABOUT, asked, but, compared, federated, firsts, reconstruction, truths
 from eval_cases import stored_attack as attack
+from frontier_cases import OPEN, answer
 from page_cases import Page
 from PIL import Image
 from table_cases import told
 
 from fedpriv.attacks.observation import ThreatModel
+from fedpriv.eval.answers import WhyOpen, page_answers
+from fedpriv.eval.records import NamedClasses, Premise, Reach
 from fedpriv.eval.storage import load_attack, save_attack
-from fedpriv.eval.verdict import TOGETHER, words
-from fedpriv.reports.entries import comparison_rows
+from fedpriv.eval.words import cell, sentence
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.reports.grid import at_quantiles
-from fedpriv.reports.labels import judge_results
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_report, write_results
+from fedpriv.reports.summary import subjects, table_lines
 from fedpriv.util.errors import UserError
-from fedpriv.util.escape import markdown as as_markdown
+
+VETOED = (
+    "not tested hard enough",
+    "neither shown nor excluded",
+    "cannot be told",
+    " card",
+    " reach",
+    "floor",
+)
+"""Words that no page says."""
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def member(kind="membership", **changes):
+    own = federated("fedgh")
+    measured = {"comparisons": (compared(kind, 0.2, 1e-6, n=40, least=0.05, ci95=(0.15, 0.25)),), "control": 0.5}
+    return asked(kind, method="fedgh", run=own["run"], **(measured | changes))
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """A leak, a failing attack (both white box) and a leak under another card; the prototype one has several strata."""
-    home, secrets, single = tmp_path_factory.mktemp("report"), truths([1, 2, 5, 12] * 3), truths([1] * 6)
-    seen, control = firsts(single), reconstruction(firsts(single).roll(2, 0))
+def single(tmp_path_factory):
+    """One upload: prototypes of one and of several images, two attacks, membership, and class ids in clear."""
+    home, secrets = tmp_path_factory.mktemp("single"), truths([1, 2, 5, 12] * 3)
     means = torch.stack([truth.mean_image()[None].float() for truth in secrets])
-    card = ThreatModel(extractor="shadow", attacker_data="same_domain")
-    return [
-        attack(home / "weak", 1 - seen, single, attack="weak <b>&|name"),
-        attack(home / "strong", seen * 0.9, single, attack="strong", shuffled=control),
-        attack(home / "seen", means, secrets, attack="seen", target="prototype", knowledge=card),
+    own = {"target": "prototype", "method": "fedgh", "knowledge": ThreatModel(), **federated("fedgh", scalars=64.0)}
+    homes = [
+        attack(home / "dip", means, secrets, shuffled=reconstruction(means.roll(2, 0)), attack="dip", **own),
+        attack(home / "weak", 1 - means, secrets, attack="weak <b>&|name", **own),
     ]
+    results = {one: load_attack(one) for one in homes}
+    clear = NamedClasses(clients=6, exact=6, counted=0, counts_exact=0)
+    results[home / "membership"] = member(classes=clear)
+    return results, home / "out"
 
 
 @pytest.fixture(scope="module")
-def out(three):
-    """Their page, which every test here reads."""
-    write_report(three, three[0].parent / "out")
-    return three[0].parent / "out"
+def out(single):
+    results, folder = single
+    attacks = [one for one in results.values() if hasattr(one, "directory")]
+    write_results(attacks, {k: v for k, v in results.items() if not hasattr(v, "directory")}, folder)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def html(out):
-    return (out / "report.html").read_text()
+def test_the_page_says_every_answer_and_says_it_shortly(single, out):
+    html, markdown = (out / "report.html").read_text(), (out / "report.md").read_text()
+    page, answers = Page(html), page_answers(single[0])
+    assert {one.verdict for one in answers} >= {"leak", "inconclusive", "not asked"}
+    plain = flat(markdown.replace("\\", ""))
+    for one in answers:
+        assert flat(cell(one)) in flat(page.unfolded)
+        assert flat(cell(one)) in plain
+        if one.verdict != "not asked":
+            assert flat(sentence(one, named=False)) in flat(page.text)
+    assert len(page.unfolded.split()) <= 600
+    assert len(markdown.split()) <= 1200
+    for text in (page.text, markdown):
+        assert [word for word in VETOED if word in text.partition("How to reproduce")[0].lower()] == []
+    assert "accuracy 90 %" in page.unfolded
+    assert "upload 256 B" in page.unfolded
+    head = page.unfolded.partition("answers.csv")[0]
+    assert all(part in head for part in ("fedgh", "prototype", "digits", "10 clients"))
+    notes = [text for text in re.findall(r"· (average of \d+ images|one image|class \d)", html) if text]
+    assert notes
+    assert not [text for text in notes if text.startswith("class")]
 
 
-@pytest.fixture(scope="module")
-def markdown(out):
-    return (out / "report.md").read_text()
+def test_the_terminal_has_the_same_table_in_eighty_columns(single):
+    (upload,) = subjects(single[0])
+    lines = table_lines(upload)
+    assert max(map(len, lines)) <= 80
+    text = flat(" ".join(lines))
+    assert "label disclosure" in text
+    assert "6/6" in text
+    assert [row.endpoint for row in upload.rows] == ["label disclosure", "property", "membership", "reconstruction"]
 
 
-def judged(homes):
-    """The verdicts of a page on some results, in their order."""
-    found = judge_results({home: load_attack(home) for home in homes})
-    return [found[home,] for home in homes]
-
-
-def test_the_page_holds_every_verdict_and_card(three, html, markdown):
-    flat = " ".join(Page(html).text.split())
-    for home, verdict in zip(three, judged(three), strict=True):
-        assert load_attack(home).metrics.control.verdict in flat
-        for text in (flat, markdown):
-            assert all(part in text for part in (words(verdict), TOGETHER, ABOUT.command))
-    assert "shadow" in flat
-    assert "same domain" in flat
-    table = markdown.partition("## What was attacked")[2].partition("## ")[0].splitlines()
-    found = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in table if " digits" in line}
-    assert found["representation"] == "images leak"  # by the stronger of two attacks
-    rows = [row for verdict in judged(three) for row in comparison_rows(verdict)]
-    assert {row["images"] for row in rows} == {"all", "1", "2-3", "4-10", ">10"}
-    for row in rows:
-        shown = [escape(value) for value in (row["images"], row["over"], row["attack"])]
-        assert "".join(f"<td>{value}</td>" for value in shown) in html
-        assert f"| {as_markdown(row['images'])} | {row['over']} | {row['attack']} |" in markdown
-
-
-def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(html):
+def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(out):
+    html = (out / "report.html").read_text()
     page = Page(html)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(pictures) > 20
@@ -90,10 +116,10 @@ def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(htm
         assert (kind, len(picture["alt"]) > 20) == ("data:image/png;base64", True)
         assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
     assert not {tag for tag, _ in page.tags} & {"link", "iframe", "object", "base"}
-    assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}]
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} <= {f"#{name}" for name in ids}
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert links <= {f"#{name}" for name in ids} | {path.name for path in out.iterdir()}
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1).replace("&#39;", "'")
     script = re.search(r"<script>(.*)</script>", html, re.DOTALL).group(1)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -104,7 +130,8 @@ def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(htm
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_names_are_escaped_and_tables_of_markdown_whole(html, markdown):
+def test_names_are_escaped_and_tables_of_markdown_whole(out):
+    html, markdown = (out / "report.html").read_text(), (out / "report.md").read_text()
     assert "weak &lt;b&gt;&amp;|name" in html
     assert "weak &lt;b>&amp;\\|name" in markdown
     assert "weak <b>" not in html + markdown
@@ -115,38 +142,86 @@ def test_names_are_escaped_and_tables_of_markdown_whole(html, markdown):
         width = cells
 
 
-def test_ranking_is_within_a_card_and_strongest_first(html):
-    first, second = html.split('<dl class="card">')[1:]
-    assert re.findall(r'<a href="#attack-[\d-]+">(\w+)', second) == ["strong", "weak"]
-    assert re.findall(r'<a href="#attack-[\d-]+">(\w+)', first) == ["seen"]
-
-
-def test_the_table_for_spreadsheets(three, out):
+def test_the_tables_for_spreadsheets(single, out):
     rows = told(out / "results.csv")
-    weak, strong, seen = zip(three, judged(three), strict=True)
-    assert [row["directory"] for row in rows] == ["seen", "strong", "weak"]  # by card, strongest first
-    assert [row["verdict_reasons"] for row in rows] == ["no_control", "", "no_control"]
-    for row, (home, one) in zip(rows, (seen, strong, weak), strict=True):
-        record = load_attack(home).metrics
+    assert [row["directory"] for row in rows] == ["dip", "weak"]
+    for row in rows:
+        record = load_attack(out.parent / row["directory"]).metrics
         assert float(row["advantage_db"]) == record.advantage_db.mean
         assert float(row["psnr_db"]) == record.metrics.psnr_db.mean
-        assert (row["lpips"], row["verdict_kind"], row["verdict"]) == ("", one.kind, words(one))
-    assert rows[1]["control_passes"] == "True"
-    assert "batch=known" in rows[0]["knowledge"]
+        assert not [name for name in row if "verdict" in name]
+    answers = page_answers(single[0])
+    assert len(told(out / "answers.csv")) == len(answers)
+    for row, one in zip(told(out / "answers.csv"), answers, strict=True):
+        assert (row["endpoint"], row["threat"], row["verdict"]) == (one.endpoint, one.threat, one.verdict)
+        assert row["advantage"] == ("" if one.advantage is None else str(one.advantage))
+        assert row["bound"] == ("" if one.bound is None else str(one.bound))
 
 
-def test_a_study_says_what_did_not_finish_and_writing_twice_gives_the_same_bytes(three, tmp_path):
+def test_every_reason_is_said_and_a_premise_only_where_it_fails():
+    for why in get_args(WhyOpen):
+        failed = (
+            {"status": "differs", "cause": "optimiser"} if why == "premise" else {"status": "agrees", "n_clients": 6}
+        )
+        said = sentence(answer(OPEN, why=why, premise=Premise(**failed)))
+        assert why in said
+        assert ("The premise fails" in said) == (why == "premise")
+
+
+# ---------------------------------------------------------------- several uploads
+
+
+def stored(home, method="fedgh", gain=1.0, **changed):
+    secrets = truths([1] * 6)
+    own = federated(method, scalars=64.0, **changed)
+    more = {"target": "prototype", "method": method, **own}
+    return load_attack(attack(home, (firsts(secrets) * gain).clamp(0, 1), secrets, **more))
+
+
+def test_a_study_opens_with_uploads_by_defenses_a_picture_and_one_recommendation(tmp_path):
+    noise = (DefenseChoice("noise", {"scale": 0.3}),)
+    made = [stored(tmp_path / f"{m}-{len(d)}", m, defenses=d) for m in ("fedgh", "fedproto") for d in ((), noise)]
     failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "ran <out> of memory")
-    study = StudyFacts(4, (failed,), commands=("fedpriv audit study.toml",))
+    study = StudyFacts(5, (failed,), commands=("fedpriv audit study.toml",))
     for name in ("one", "two"):
-        write_results([load_attack(home) for home in three], {}, tmp_path / name, study=study)
-    for name in ("report.html", "report.md", "results.csv"):
+        write_results(made, {}, tmp_path / name, study=study)
+    files = {path.name for path in (tmp_path / "one").iterdir()}
+    assert files == {"report.html", "report.md", "results.csv", "answers.csv", "frontier.svg", "frontier.csv"}
+    for name in files:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    flat = " ".join(Page((tmp_path / "one" / "report.html").read_text()).text.split())
-    assert all(part in flat for part in ("3 of 4 cells done", "ran <out> of memory", "fedpriv audit study.toml"))
-    assert "ran &lt;out> of memory" in (tmp_path / "one" / "report.md").read_text()
+    page = Page((tmp_path / "one" / "report.html").read_text())
+    text = flat(page.unfolded)
+    assert all(
+        part in text for part in ("4 of 5 cells done", "noise scale=0.3", "accuracy 90 %", "fedproto, prototype")
+    )
+    assert text.count("Of these, prefer") == 1
+    assert "ran <out> of memory" in page.text
+    assert len(page.unfolded.split()) <= 600
+    markdown = (tmp_path / "one" / "report.md").read_text()
+    assert "ran &lt;out> of memory" in markdown
+    assert len(markdown.split()) <= 1200
+    assert len(told(tmp_path / "one" / "frontier.csv")) == 4
     write_results([], {}, tmp_path / "empty", study=study)
     assert "fedre--none--s1" in (tmp_path / "empty" / "report.html").read_text()
+
+
+def test_a_sweep_over_local_work_has_one_row_a_setting(tmp_path):
+    labels = ("1 image", "4 images")
+    made = {}
+    for place, label in enumerate(labels):
+        reach = Reach(
+            setting=str(place), label=label, words=label, place=place, series=labels, steps=1, images=1 + place
+        )
+        one = stored(tmp_path / str(place), gain=1 - 0.9 * place)
+        made[label] = but(one.metrics, reach=reach, run=None)
+    (upload,) = subjects({key: made[key] for key in reversed(made)})
+    assert list(upload.settings) == list(labels)
+    rows = [row for row in upload.rows if row.endpoint == "reconstruction"]
+    assert [row.setting for row in rows] == list(labels)
+    assert [row.setting for row in upload.rows if row.endpoint == "membership"] == [""]
+
+
+# ---------------------------------------------------------------- what cannot be reported; the grid
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):
@@ -156,9 +231,6 @@ def test_what_cannot_be_reported_is_named(tmp_path):
     save_attack(tmp_path / "raw", reconstruction=reconstruction(firsts(secrets)), truths=secrets, about=ABOUT)
     with pytest.raises(UserError, match=r"metrics\.json: no such file; run fedpriv score"):
         write_report([tmp_path / "raw"], tmp_path / "report")
-
-
-# ---------------------------------------------------------------- grid
 
 
 def test_quantiles_are_ranks_and_never_the_best():

@@ -2,7 +2,7 @@
 
 import pytest
 from eval_cases import ABOUT, but
-from frontier_cases import QUANTISED, image, page
+from frontier_cases import QUANTISED, page, upload
 from looped import each
 
 from fedpriv.defenses import build_defenses, parse_choice
@@ -54,7 +54,7 @@ def test_encoders_count_by_their_bits(choice, words):
 def test_an_encoder_can_win():
     # As the encoder sends them: as many entries and eight scales, in four bits each.
     (found,) = page(
-        image(method="fedavg", scalars=22603), image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED)
+        upload(method="fedavg", scalars=22603), upload(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED)
     )
     first = next(p for p in found.points if p.defense != "none")
     assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))

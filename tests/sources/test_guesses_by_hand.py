@@ -71,19 +71,6 @@ def test_auxiliary_of_a_class_of_several_and_of_none():
     for one, value in zip(found, (0.4, 1.6, 0.25 * 0.4 + 0.75 * 1.6, 0.8), strict=True):
         expect_close(one.vectors["auxiliary"], vector(value), atol=1e-6)
         assert set(one.vectors) == {"auxiliary"}
-        assert one.told
-
-
-def test_where_classes_are_not_told_all_auxiliary_count_alike():
-    seen = evidence(OWN, targets=(dataclasses.replace(TARGET, label=-1),))
-    (found,) = guessed(truth(1), seen)
-    assert not found.told
-    expect_close(found.vectors["auxiliary"], vector(2 * 1.7 / 4), atol=1e-6)
-    granted = evidence(OWN, targets=seen.targets, labels={(2, 0): torch.tensor([1])})
-    assert guessed(truth(1), granted)[0].told
-    elsewhere = evidence(OWN, targets=seen.targets, labels={(1, 0): torch.tensor([1]), (2, 1): torch.tensor([1])})
-    assert not guessed(truth(1), elsewhere)[0].told
-    assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
 
 
 # ---------------------------------------------------------------- other clients' rows

@@ -22,7 +22,7 @@ FIGURES = (
     "accuracy_after_training",
     "round",
 )
-"""Columns that are of one result alone; p-values and verdicts are of all that a page compares."""
+"""Columns that are of one result alone; answers are of all that a page tests."""
 
 
 @pytest.fixture(scope="module")

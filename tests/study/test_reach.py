@@ -1,4 +1,4 @@
-"""How far a leak reaches: settings of local work on the same clients, judged together, told in one finding."""
+"""How far a leak reaches: settings of local work on the same clients, answered together, shown in one table."""
 
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pipeline.plan import AttackPlan, build_attacks
 from fedpriv.pipeline.sweep import divisor, parse_reach, read_reach, sweep_plans
-from fedpriv.reports.findings import first_beyond, furthest
 from fedpriv.util.errors import UserError
 
 SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp"}
@@ -136,32 +135,28 @@ def test_records_say_which_setting_and_positive_control_one_image_leaks(attacked
     assert told[2].steps > 1
     assert {one.series for one in told} == {("1 image", "4 images", "epoch")}
     assert attacked.records["linear-layer"].metrics.psnr_db.mean > 90
-    assert attacked.verdicts["linear-layer"].kind == "leaks"
-    assert attacked.verdicts["linear-layer-reach-epoch"].kind in ("untested", "none")
+    found = {
+        one.reach.setting: one.verdict for one in attacked.answers if one.endpoint == "reconstruction" and one.attack
+    }
+    assert found["1"] == "leak"
+    assert found["epoch"] != "leak"
 
 
-def test_one_finding_names_the_last_that_leaks_and_the_first_that_does_not(attacked):
-    (finding,) = attacked.findings
-    assert finding.upload == "model uploads of fedavg"
-    last, beyond = furthest(finding.reach), first_beyond(finding.reach)
-    assert last is not None
-    assert beyond == last + 1
-    assert finding.short.startswith(f"The leak reaches {finding.reach[last].words}: ")
-    assert f"At {finding.reach[beyond].words} none is shown: " in finding.short
-    assert "leaks" in finding.kinds
+def test_a_sweep_is_one_upload_with_a_row_a_setting(attacked):
+    (upload,) = attacked.uploads
+    assert list(upload.settings) == ["1 image", "4 images", "epoch"]
+    assert [row.setting for row in upload.rows if row.endpoint == "reconstruction"] == list(upload.settings)
     page = (attacked.path / "report.md").read_text()
-    assert f"Last setting that leaks: {finding.reach[last].label}. First that is not shown to: " in page
+    assert all(f"| reconstruction, {setting} |" in page for setting in upload.settings)
     assert {row["reach"] for row in attacked.table()} == {"1 image", "4 images", "epoch"}
 
 
 def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):
     asked = {"attacks": "inverting-gradients", "reach": "epoch", "iterations": 2, "models": "lenet-sigmoid"}
     result = fedpriv.attack(target="model", out=tmp_path / "out", **SMALL | {"batch_size": 40} | asked)
-    (verdict,) = result.verdicts.values()
-    assert verdict.kind in ("untested", "none")
-    (finding,) = result.findings
-    assert finding.kinds == (verdict.kind,)
-    assert finding.reach == ()  # of one setting there is no more to say than of a run that was asked for
+    assert "leak" not in {one.verdict for one in result.answers}
+    (upload,) = result.uploads
+    assert list(upload.settings) == [""]  # of one setting there is no more to say than of a run that was asked for
 
 
 # ---------------------------------------------------------------- sentences

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import (
     LayerInputs,
     LayerViews,
@@ -32,7 +32,6 @@ from fedpriv.attacks.gradients.separation import (
     lone_inputs,
     separate,
 )
-from fedpriv.attacks.gradients.step_attack import moved_besides
 from fedpriv.attacks.gradients.update import LocalStep, batch_facts, infer_labels, private_head
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.inputs.updates import Update, read_update
@@ -143,18 +142,6 @@ class LinearLayer(Attack):
         layer = first_linear(model, image_shape, updates[0].before.keys())
         views = LayerViews(model, problem.device)
         return model, [facts for _, facts in known], updates, layer, [views.of(layer, item.before) for item in updates]
-
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words what else moved the layer than its inputs; empty for nothing."""
-        knowledge, loss = problem.knowledge, problem.knowledge.loss
-        known = [knowledge.facts_of(target.client) for target in problem.targets]
-        several = any(facts is not None and facts.steps > 1 for facts in known)
-        details = moved_besides([loss.besides, loss.later if several else ""])
-        if not several or knowledge.model is None:
-            return details
-        *_, views = self._read(replace(problem, targets=problem.targets[:1], device=CPU))
-        takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
-        return details if takes_pixels else f"{details} {_SUMMED}".strip()
 
     def _inverted(
         self, problem: AttackProblem, views: Sequence[LayerInputs], inputs: Sequence[Tensor], labels: Tensor

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import Known, SeparatedBatch, separate_batch
 from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.update import LocalStep, batch_facts, batch_sizes, infer_labels, local_step, one_hot
@@ -191,10 +191,6 @@ class GradientMatching(Attack):
         )
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
         return updates, Matcher(updates.model, shape, updates.facts, problem.device, proximal)
-
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return self._read(replace(problem, device=CPU))[0].misfit
 
 
 def read_problem(

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.contract import Declared, Trained
 from fedpriv.attacks.inputs.targets import Said, said
 from fedpriv.attacks.observation import Knowledge, Observation, Progress, ThreatModel
 from fedpriv.util.errors import UserError
@@ -46,6 +46,7 @@ class InferenceProblem:
     seed: int = 0
     progress: Progress | None = None  # called with (units done, units planned)
     earlier: tuple[Moment, ...] = ()  # rounds before the newest, in order
+    trained: Trained = field(default_factory=Trained)  # networks and rows that several attacks use
 
     @property
     def uploads(self) -> dict[int, Observation]:

@@ -29,6 +29,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
@@ -184,16 +185,25 @@ def rows_by_class(sent: Payload, *, every_class: bool = False) -> tuple[Tensor, 
 
 
 def read_mean_round(
-    seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor
+    seen: Observation,
+    knowledge: Knowledge,
+    images: Tensor,
+    values: Tensor,
+    labels: Tensor,
+    kept: Trained | None = None,
 ) -> MeanRound:
     """Return a round of a client whose upload holds class means, or a mixture with its weights; a known defense is undone.
 
-    Candidates are ``images`` ``(n, c, h, w)``; ``values`` ``(m, c, h, w)`` are the attacker's, of ``labels`` ``(m,)``.
+    Candidates are ``images`` ``(n, c, h, w)``; ``values`` ``(m, c, h, w)`` are the attacker's, of ``labels`` ``(m,)``;
+    ``kept`` looks their representations up.
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
     rows, classes, weights = rows_by_class(sent)
-    features = represent(knowledge, seen.client, torch.cat([images.to(values.device), values])).double()
+    own = represent(knowledge, seen.client, values, kept)
+    features = (
+        torch.cat([represent(knowledge, seen.client, images, kept), own]).double() if len(images) else own.double()
+    )
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in knowledge.heads[seen.client])

@@ -129,6 +129,10 @@ class MembershipInference(Inference):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
+    def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
+        """True of uploads that candidates' representations are compared with."""
+        return kind not in KERNELS | WHOLE | PUBLIC_OUTPUTS
+
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
         if kind in AVERAGES and card.attacker_data == "same_domain":
@@ -147,7 +151,9 @@ class MembershipInference(Inference):
             for seen, knowledge in each:
                 auxiliary, labels = knowledge.public_images, knowledge.public_labels
                 if auxiliary is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    means.append(read_mean_round(seen, knowledge, candidates.images, auxiliary, labels))
+                    means.append(
+                        read_mean_round(seen, knowledge, candidates.images, auxiliary, labels, problem.trained)
+                    )
             return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:

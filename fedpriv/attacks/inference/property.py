@@ -92,9 +92,7 @@ class PropertyInference(Inference):
     """Answer a question about each class of a client.
 
     Attributes:
-        question: ``holds`` (has the client any image of the class?) or ``majority`` (is it its most frequent class?);
-            ``auto`` asks for the majority where uploads name their classes and there is something to learn it from, and
-            otherwise which classes are held.
+        question: ``majority`` (is it the client's most frequent class?) or ``holds`` (has the client any image of it?).
         shadow_clients: their number, where answers are learned.
         steps: the most steps of the training of one, of 16 images each; it ends where the running mean of its loss is below
             0.15 of the first.
@@ -103,7 +101,7 @@ class PropertyInference(Inference):
             mixture alone (the adaptive attack on ``hide-labels``).
     """
 
-    question: Literal["auto", "holds", "majority"] = "auto"
+    question: Property = "majority"
     shadow_clients: Annotated[int, Ge(2)] = 32
     steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
@@ -111,7 +109,7 @@ class PropertyInference(Inference):
 
     name = "property"
     version = 9
-    summary = "scores of classes: which ones the client holds, or has most of"
+    summary = "scores of classes: which one the client has most of"
     asks = "classes"
     reads_every_round = True
     most_rounds = 15
@@ -230,14 +228,7 @@ class PropertyInference(Inference):
         def in_clear(question: Property) -> frozenset[int]:
             return frozenset(k for k in disclosed if self.read_off(disclosed[k], question, n_classes) is not None)
 
-        if self.question != "auto":
-            question: Property = self.question
-        elif any(client.classes is None for client in disclosed.values()):
-            question = "holds"
-        else:
-            computed = means != "learned" or all(AVERAGES.first(seen.upload) is not None for seen in uploads.values())
-            learns = (knowledge.public_labels is not None and computed) or bool(in_clear("majority"))
-            question = "majority" if learns or not in_clear("holds") else "holds"
+        question = self.question
         certain, classes = in_clear(question), {}
         for client, seen in uploads.items():
             if client not in certain and not compared and means == "learned":
@@ -285,6 +276,17 @@ class PropertyInference(Inference):
             raise UserError(
                 f"property: {upload_holds(seen)}; {QUESTIONS[question]} is learned from prototypes and entangled vectors"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDisclosure(PropertyInference):
+    """Answer which classes a client holds: read off where uploads name them, else inferred as a property is."""
+
+    question: Property = "holds"
+
+    name = "labels"
+    version = 1
+    summary = "scores of classes: which ones the client holds"
 
 
 def named_classes(seen: Observation, n_classes: int, *, hidden: bool) -> Tensor:
@@ -411,7 +413,8 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
     shares, drifts = {}, []
     for client in problem.uploads:
         each = _rounds_of_means(problem, client)
-        counts = estimate_member_counts([read_mean_round(*item, images[:0], images, labels) for item in each])
+        rounds = [read_mean_round(*item, images[:0], images, labels, problem.trained) for item in each]
+        counts = estimate_member_counts(rounds)
         table = torch.zeros(problem.knowledge.n_classes, dtype=torch.float64)
         table[list(counts.numbers)] = torch.tensor(list(counts.numbers.values()), dtype=torch.float64)
         shares[client] = table / table.sum()

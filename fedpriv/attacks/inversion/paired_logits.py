@@ -105,10 +105,6 @@ class PairedLogits(Attack):
 
         return unsure
 
-    def caveat(self, problem: AttackProblem) -> str:
-        """Return why the true images are not what is searched for."""
-        return "outputs on public images only: no private image is behind any of them"
-
     def query(self, label: int, n_classes: int) -> Tensor:
         """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""
         client = one_hot(torch.tensor(label), n_classes).float()

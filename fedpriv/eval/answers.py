@@ -1,0 +1,458 @@
+"""The answers of a page: one for each upload, endpoint, threat model and estimand, each with its bound.
+
+Primaries alone are tested. ``leak``: the advantage over the baseline is above the least effect that counts (Holm over the
+page's primaries). ``no leak detected``: its upper bound, at the level that Holm's rule leaves it, is below that effect, an
+equivalence test from one side (Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680), and the attack is
+known to be able. Else ``inconclusive``, with a reason and what would decide it. Of several seeds the comparisons are put
+together first (:func:`fedpriv.eval.intervals.combine`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import FiniteFloat
+
+from fedpriv.eval.endpoints import (
+    ENDPOINTS,
+    MEASURES,
+    THREATS,
+    Endpoint,
+    Estimand,
+    Record,
+    Threat,
+    among,
+    endpoint_of,
+    primary,
+    threat_of,
+    why_not,
+)
+from fedpriv.eval.intervals import TAIL, combine
+from fedpriv.eval.records import (
+    Able,
+    Comparison,
+    Interval,
+    MembershipRecord,
+    NamedClasses,
+    Premise,
+    PropertyRecord,
+    Provenance,
+    Reach,
+    ReconstructionRecord,
+    Units,
+)
+from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.sources.truth import ESTIMANDS
+from fedpriv.uploads.kinds import BY_CLASS, OF_IMAGES
+from fedpriv.util.config import Record as Model
+from fedpriv.util.config import plain
+
+POWER = 0.8
+"""Chance with which the advised number of units decides."""
+
+LEVEL = 0.05
+"""At most this share of pages of attacks that know nothing claims anything; and of pages without any difference from the
+least effect, at most this share excludes it wrongly."""
+
+FEW_CLIENTS = 5
+"""From fewer clients than this nothing is said beyond the attacked targets."""
+
+MOST = 1000
+"""Clients beyond which more of them are no advice."""
+
+Word = Literal["leak", "no leak detected", "inconclusive", "not asked"]
+WhyOpen = Literal[
+    "",
+    "premise",
+    "few clients",
+    "no held-out images",
+    "no control",
+    "under-powered attack",
+    "control not run",
+    "wide interval",
+]
+"""Why an answer is inconclusive. ``premise``: true images do not give the uploads by the assumed computation.
+``under-powered attack``: it does not find a planted answer, or stops short of the truth's own objective.
+``control not run``: whether it is able was not measured. ``wide interval``: the data exclude neither."""
+
+
+class Answer(Model):
+    """The answer on one endpoint of one upload under one threat model.
+
+    Attributes:
+        upload: key of the upload (:func:`upload_key`).
+        target: kind of upload.
+        estimand: of reconstruction from means, targets made of one image or of several; else empty.
+        attack: the primary attack, or empty.
+        advantage, ci95: of the attack over the baseline; ``value`` and ``baseline`` are their levels over the same targets.
+        least: the least effect that counts.
+        bound: upper end of the advantage, at the level that Holm's rule leaves; None where nothing bounds it.
+        n, n_clients, n_seeds: targets or questions over all seeds, independent units, seeds.
+        n_tested: primaries of the page that were tested together.
+        able: evidence that the attack finds what is there, or None.
+        named: of label disclosure, what uploads say in clear.
+        why: reason of an inconclusive answer, or why nothing was asked.
+        needed: units that would decide with a chance of 80 %; None where more would not, or the reason is another.
+        concentrated: whether leaks of few clients were tested.
+    """
+
+    upload: str
+    target: str
+    endpoint: Endpoint
+    threat: Threat
+    estimand: Estimand = ""
+    verdict: Word
+    attack: str = ""
+    against: str = ""
+    value: FiniteFloat | None = None
+    baseline: FiniteFloat | None = None
+    advantage: FiniteFloat | None = None
+    ci95: Interval | None = None
+    least: FiniteFloat = 0.0
+    adjusted: FiniteFloat | None = None
+    bound: FiniteFloat | None = None
+    n: int = 0
+    n_clients: int = 0
+    n_seeds: int = 0
+    n_tested: int = 0
+    units: Units = "clients"
+    able: Able | None = None
+    named: NamedClasses | None = None
+    premise: Premise | None = None
+    reach: Reach | None = None
+    why: str = ""
+    needed: int | None = None
+    nonmembers: int = 0
+    tpr: FiniteFloat | None = None
+
+
+# ---------------------------------------------------------------- which results speak of one upload
+
+NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
+"""Settings of a run that change neither the task nor the upload."""
+
+Result = AttackRecord | Record
+K = TypeVar("K")
+
+
+def record_of(result: Result) -> Record:
+    """Return the record of a result; raises UserError where an attack was not scored."""
+    return scored(result) if isinstance(result, AttackRecord) else result
+
+
+def about_of(result: Result) -> Provenance:
+    """Return the provenance of a result."""
+    return result.about if isinstance(result, AttackRecord) else result
+
+
+def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
+    """Return the key that all attacks and seeds on one upload share, ``besides`` some settings of local work."""
+    run = {name: value for name, value in (plain(about.run) or {}).items() if name not in NOT_THE_UPLOAD}
+    if besides and "training" in run:
+        run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
+    defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
+    group = [about.dataset, about.target, about.method, run, defenses, *([] if run or besides else [about.reach_label])]
+    return json.dumps(group, sort_keys=True, default=str)
+
+
+def place_of(about: Provenance) -> str:
+    """Return the key of an upload at a stage of training, :attr:`Answer.upload`."""
+    return f"{upload_key(about)} {about.stage_name}"
+
+
+def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
+    """Return the keys of each attack, those of several seeds together, in the order in which they come.
+
+    It is the same attack where options, stage, upload and threat model are.
+    """
+    groups: dict[str, list[K]] = {}
+    for key, result in results.items():
+        about = about_of(result)
+        variant = [about.attack, plain(about.options), about.stage_name, plain(about.knowledge)]
+        groups.setdefault(upload_key(about) + json.dumps(variant, sort_keys=True, default=str), []).append(key)
+    return [tuple(keys) for keys in groups.values()]
+
+
+# ---------------------------------------------------------------- answers
+
+
+def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
+    """Answer every endpoint of every upload of a page, its primaries tested together."""
+    uploads: dict[str, list[list[Record]]] = {}
+    for keys in over_seeds(results):
+        where = place_of(about_of(results[keys[0]]))
+        uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
+    drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
+    tested = [draft for draft in drafts if draft.comparison is not None and draft.answer.why not in _SILENT]
+    compared = [draft.comparison for draft in tested if draft.comparison is not None]
+    adjusted = holm([one.p_value or 0.0 for one in compared], LEVEL)
+    bounds = upper_bounds(compared, LEVEL)
+    for draft, p_value, bound in zip(tested, adjusted, bounds, strict=True):
+        draft.decide(p_value, bound, len(tested))
+    return tuple(draft.answer for draft in drafts)
+
+
+_SILENT = ("few clients", "no held-out images")
+"""Reasons for which nothing is tested."""
+
+
+class _Draft:
+    """An answer in the making, and the comparison that it rests on."""
+
+    def __init__(self, answer: Answer, comparison: Comparison | None, reasons: Sequence[str] = ()) -> None:
+        self.answer, self.comparison, self.reasons = answer, comparison, tuple(reasons)
+
+    def decide(self, adjusted: float, bound: float | None, tested: int) -> None:
+        """Settle the verdict by the adjusted p-value and the upper bound."""
+        item = self.comparison
+        assert item is not None
+        verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
+        why, needed = "", None
+        if verdict == "inconclusive":
+            excluded = bound is not None and bound < item.least
+            why = self.reasons[0] if self.reasons else ""
+            if not excluded and why in ("", "control not run"):
+                why, needed = "wide interval", clients_needed(item, tested)
+            elif not why:
+                verdict = "no leak detected"
+        values = {
+            "verdict": verdict,
+            "why": why,
+            "needed": needed,
+            "adjusted": adjusted,
+            "bound": bound,
+            "n_tested": tested,
+        }
+        self.answer = self.answer.model_copy(update=values)
+
+
+def _drafts(upload: str, attacks: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
+    for endpoint in ENDPOINTS:
+        for threat in THREATS:
+            yield from _endpoint(
+                upload, endpoint, threat, [one for one in attacks if endpoint_of(one[0]) == endpoint], attacks
+            )
+
+
+def _endpoint(
+    upload: str,
+    endpoint: Endpoint,
+    threat: Threat,
+    attacks: Sequence[Sequence[Record]],
+    every: Sequence[Sequence[Record]],
+) -> Iterable[_Draft]:
+    kind = every[0][0].target
+    by_threat = {name: [one for one in attacks if threat_of(one[0]) == name] for name in THREATS}
+    there = by_threat[threat]
+    named = _named(every) if endpoint == "label disclosure" else None
+    shared: dict[str, Any] = {
+        "upload": upload,
+        "target": kind,
+        "endpoint": endpoint,
+        "threat": threat,
+        "reach": every[0][0].reach,
+    }
+    if named is not None and named.tells:
+        many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
+        yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many), None)
+        return
+    if not there:
+        # What needs nothing beyond the protocol answers both; it is tested once.
+        why = "as protocol" if threat == "white-box" and by_threat["protocol"] else why_not(kind, endpoint, threat)
+        if named is not None and named.exact:
+            why = "all clients hold the same classes"
+        yield _Draft(Answer(**shared, verdict="not asked", why=why), None)
+        return
+    name = primary(kind, endpoint, threat, [one[0].attack for one in there])
+    records = next(one for one in there if one[0].attack == name)
+    for estimand, comparison, some in _comparisons(endpoint, records):
+        yield _draft(shared, estimand, comparison, some)
+
+
+def _named(every: Sequence[Sequence[Record]]) -> NamedClasses | None:
+    """Return the classes that uploads say in clear: of several seeds the one where they say least."""
+    kinds = MembershipRecord | PropertyRecord
+    told = [[one.classes for one in records if isinstance(one, kinds) and one.classes] for records in every]
+    return max(
+        (min(one, key=lambda named: named.exact) for one in told if one), key=lambda one: one.exact, default=None
+    )
+
+
+def _comparisons(
+    endpoint: Endpoint, records: Sequence[Record]
+) -> Iterable[tuple[Estimand, Comparison | None, Sequence[Record]]]:
+    """Yield the estimands of a primary, each with its comparison over the seeds that have such targets, and these."""
+    sizes = [
+        {row.n_c > 1 for row in one.targets} if isinstance(one, ReconstructionRecord) else {False} for one in records
+    ]
+    kind, parts = records[0].target, sorted(set().union(*sizes))
+    means = endpoint == "reconstruction" and among(kind, BY_CLASS) and not among(kind, OF_IMAGES)
+    for several in parts:
+        apart = means or len(parts) > 1
+        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
+        some = [pair for pair, own in zip(some, sizes, strict=True) if several in own]
+        each = [
+            [c for c in one.comparisons if (c.measure, c.stratum) == (MEASURES[endpoint], stratum)]
+            for one, stratum in some
+        ]
+        item = combine([found[0] for found in each]) if all(each) else None
+        if item is not None and apart:
+            item = item.model_copy(update={"stratum": ESTIMANDS[several]})
+        name: Estimand = "" if not apart else "several images" if several else "one image"
+        yield name, item, [one for one, _ in some]
+
+
+def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | None, records: Sequence[Record]) -> _Draft:
+    first = records[0]
+    able = _able(records, item)
+    more: dict[str, Any] = {"estimand": estimand, "attack": first.title, "units": first.units, "able": able}
+    more |= {"n_seeds": len(records), "premise": next(filter(_differs, records), first).premise}
+    members = [one for one in records if isinstance(one, MembershipRecord)]
+    if members:
+        more |= {"nonmembers": sum(one.n_nonmembers for one in members)}
+        more |= {"tpr": sum(one.tpr_at_1_percent.value for one in members) / len(members)}
+    if item is None:
+        return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"), None)
+    value, mean = _level(records, item), item.mean
+    more |= {"value": value, "baseline": None if value is None or mean is None else value - mean, "advantage": mean}
+    more |= {"against": item.against, "ci95": item.ci95, "least": item.least, "n": item.n, "n_clients": item.n_clients}
+    reasons = list(_reasons(records, item, able))
+    why = reasons[0] if reasons and reasons[0] in _SILENT else ""
+    return _Draft(Answer(**shared, **more, verdict="inconclusive", why=why), item, reasons)
+
+
+def _differs(record: Record) -> bool:
+    return record.premise is not None and record.premise.status == "differs"
+
+
+def _able(records: Sequence[Record], item: Comparison | None) -> Able | None:
+    """Return the evidence that a primary is able, over the targets of a comparison; of several seeds that of the worst."""
+    group = [one.able_on("all" if item is None else item.stratum) for one in records]
+    known = [able for able in group if able is not None]
+    return next((able for able in known if not able.passes), known[0] if known and len(known) == len(group) else None)
+
+
+def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> Iterable[WhyOpen]:
+    """Return why the absence of a leak would say little, the most severe reason first."""
+    if item.n_clients < FEW_CLIENTS or item.p_value is None:
+        yield "few clients"
+    if any(isinstance(one, MembershipRecord) and one.nonmembers == "others" for one in records):
+        yield "no held-out images"
+    if any(map(_differs, records)):
+        yield "premise"
+    if any(
+        (one.control.shuffled if isinstance(one, ReconstructionRecord) else one.shuffled) is None for one in records
+    ):
+        yield "no control"
+    if able is None:
+        yield "control not run"
+    elif not able.passes:
+        yield "under-powered attack"
+
+
+def _level(records: Sequence[Record], item: Comparison) -> float | None:
+    """Return the attack's own level over the targets of a comparison, mean over seeds."""
+    values = []
+    for record in records:
+        if not isinstance(record, ReconstructionRecord):
+            values.append(record.auc.value)
+            continue
+        wanted = {"1": {False}, "several": {True}}.get(item.stratum, {True, False})
+        psnr = [row.psnr_db for row in record.targets if (row.n_c > 1) in wanted]
+        values.append(sum(psnr) / len(psnr))
+    return sum(values) / len(values)
+
+
+# ---------------------------------------------------------------- tests of one page
+
+
+def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] | None = None) -> list[float]:
+    """Return p-values adjusted by Holm's rule, in their order: those that are at most ``level`` are rejected together.
+
+    The rule holds whatever depends on what (Holm 1979, A simple sequentially rejective multiple test procedure). A test
+    whose smallest p-value is above its part of the level can never reject, so it needs no part (Tarone 1990, Biometrics 46,
+    515-522; step by step, Hommel and Krummenauer 1998, Biometrical Journal 40, 773-789).
+
+    Args:
+        p_values: of n tests.
+        level: at which some are rejected; without ``least`` it does not matter.
+        least: the smallest p-value that each test could have given, known without its outcome.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    >>> holm([0.01, 0.08, 0.03], 0.05, [0.0, 0.06, 0.0])
+    [0.02, 0.08, 0.03]
+    """
+    known = [0.0] * len(p_values) if least is None else least
+    left = sorted(range(len(p_values)), key=p_values.__getitem__)
+    apart = sorted(known)
+    result, largest = [0.0] * len(p_values), 0.0
+    while left:
+        parts = 1 + bisect_left(range(1, len(left)), True, key=lambda k: bisect_right(apart, level / k) <= k)
+        largest = max(largest, min(1.0, parts * p_values[left[0]]))
+        result[left[0]] = largest
+        apart.remove(known[left.pop(0)])
+    return result
+
+
+def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float | None]:
+    """Return an upper bound of each mean by Holm's rule for bounds below the least effect: with n left, at level / n.
+
+    A bound that lies below its least effect frees a part of the level for the others, the furthest below first; those that
+    do not are all at the level that is left. None where nothing bounds a mean.
+    """
+    result: list[float | None] = [None] * len(comparisons)
+    left = [place for place, item in enumerate(comparisons) if upper_end(item, level) is not None]
+    while left:
+        ends = {place: upper_end(comparisons[place], level / len(left)) for place in left}
+        gaps = {place: (end or 0.0) - comparisons[place].least for place, end in ends.items()}
+        lowest = min(left, key=lambda place: _gap(comparisons[place], gaps[place]))
+        if gaps[lowest] >= 0:
+            return [ends.get(place, end) for place, end in enumerate(result)]
+        result[lowest] = ends[lowest]
+        left.remove(lowest)
+    return result
+
+
+def _gap(item: Comparison, gap: float) -> float:
+    """Return the distance of a bound above the least effect, in half-widths of the interval, so that units do not matter."""
+    half = 0.0 if item.ci95 is None or item.mean is None else item.ci95[1] - item.mean
+    return gap / half if half > 0 else math.copysign(math.inf, gap)
+
+
+def upper_end(item: Comparison, level: float) -> float | None:
+    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none."""
+    if item.ci95 is None or item.mean is None or item.degrees is None:
+        return None
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
+
+    wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
+    return item.mean + wider * (item.ci95[1] - item.mean)
+
+
+def clients_needed(item: Comparison, tested: int) -> int | None:
+    """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more settle nothing.
+
+    The interval's half-width falls with the square root of the units; the mean must stand off the least effect by the
+    quantile of the level and that of the power, of Student's t with the degrees of freedom that so many units have.
+    """
+    if item.ci95 is None or item.mean is None or item.degrees is None:
+        return None
+    from scipy.special import stdtrit
+
+    towards = item.ci95[1] - item.mean if item.mean < item.least else item.mean - item.ci95[0]
+    gap, now, degrees = abs(item.least - item.mean), item.n_clients, item.degrees
+    if gap == 0:
+        return None
+    ratio, level = towards / float(stdtrit(degrees, 1 - TAIL)) / gap, LEVEL / max(1, tested)
+
+    def needed(number: float) -> float:
+        free = degrees * max(number, now) / now
+        return now * ((float(stdtrit(free, 1 - level)) + float(stdtrit(free, POWER))) * ratio) ** 2
+
+    number = needed(needed(needed(MOST)))
+    return None if number > MOST else max(now + 1, math.ceil(number))

@@ -1,0 +1,268 @@
+"""Every attack of a page as a row and a folded part: exploratory figures with their own intervals, and no claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.eval.answers import Result, about_of, record_of
+from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
+from fedpriv.eval.floors import LABELS, SHUFFLED
+from fedpriv.eval.records import (
+    Able,
+    ClassAccuracy,
+    Comparison,
+    FeatureIdentification,
+    FeatureMeasure,
+    Identification,
+    Measure,
+    MembershipRecord,
+    Rate,
+    ReconstructionRecord,
+    Summary,
+)
+from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.words import able_words, premise_words, threat_title
+from fedpriv.reports.grid import PictureTable, picture_table, room_for
+from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
+from fedpriv.reports.page import number, span
+from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local
+
+_MEASURES = {
+    "psnr_db": ("PSNR (dB)", "higher leaks more"),
+    "psnr_of_mean_mse_db": ("PSNR of the mean MSE (dB)", ""),
+    "mse_255": ("MSE on 0..255", "lower leaks more"),
+    "ssim": ("SSIM", "higher leaks more"),
+    "lpips": ("LPIPS", "lower leaks more"),
+    "identification_top1": ("re-identified among decoys", ""),
+    "relative_error": ("relative error of the feature", "lower leaks more"),
+    "expected_error": ("relative error that the attack expects", ""),
+    "cosine": ("cosine of the feature", "higher leaks more"),
+    "label_accuracy": ("labels recovered", ""),
+    "feature_identification": ("feature nearest to its own", ""),
+    "direction_identification": ("feature points to its own, from the client's mean", ""),
+    "class_accuracy": ("class recognised by an independent classifier", ""),
+}
+"""Names of measures, and which direction leaks more where that is not plain."""
+
+_COMPARED: dict[Measure, str] = {
+    "images": "PSNR (dB)",
+    "beyond_3db": "share of images 3 dB above every baseline",
+    "identified": "share re-identified among decoys",
+    "vectors": "relative error of recovered vectors",
+    "vectors_identified": "share of vectors nearest to their own",
+    "classes": "share whose class is recognised",
+    "membership": "AUC of membership",
+    "members_found": "TPR at 1 % FPR",
+    "property": "AUC of a property",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attack as the page shows it.
+
+    Attributes:
+        anchor, name: link within the page, and title of its part.
+        row: its line in the table of all attacks, by column.
+        remark: how it is scored, its control, its ability, the premise.
+        pictures: rows of pictures, or None where there are none to show; then ``hidden`` says why, if it makes images.
+        measures: rows of (name, mean, median, sd, interval, remark).
+        compared: rows of (measure, images behind a target, targets / units, better by, interval, baseline).
+        command, made: that does it again; seed, seconds and versions.
+    """
+
+    anchor: str
+    name: str
+    row: Mapping[str, str]
+    remark: str
+    pictures: PictureTable | None
+    hidden: str
+    measures: tuple[tuple[str, ...], ...]
+    compared: tuple[tuple[str, ...], ...]
+    command: str
+    made: str
+
+
+def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
+    """Return every attack by its folder: those that make images first, the strongest of a kind of upload before others."""
+    attacks = strongest_first([result for result in results.values() if isinstance(result, AttackRecord)], scored)
+    order = [attack.directory for attack in attacks]
+    order += [key for key, result in results.items() if not isinstance(result, AttackRecord)]
+    room = room_for(sum(attack.truths is not None for attack in attacks))
+    called = _called([results[key] for key in order])
+    numbered = zip(order, called, strict=True)
+    return {key: _entry(f"attack-{i}", name, results[key], room) for i, (key, name) in enumerate(numbered, start=1)}
+
+
+def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
+    record, about = record_of(result), about_of(result)
+    able: Able | None = record.able_on("all")
+    said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
+    made, hidden = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"], ""
+    pictures = picture_table(result, room) if isinstance(result, AttackRecord) else None
+    if isinstance(record, ReconstructionRecord):
+        made.append(f"{record.cost.iterations} iterations a row, {record.cost.rows} rows on {record.cost.device}")
+        made.append(", ".join(f"{name} {version}" for name, version in record.versions.items()))
+        redacted = isinstance(result, AttackRecord) and result.about.redacted != "none"
+        hidden = "this result is redacted" if redacted else "the private truth was left out of this directory"
+    upload = upload_title(about)
+    where = {"upload": f"{upload}, {about.target}", "data set": about.dataset, "seed": str(about.run_seed)}
+    return Entry(
+        anchor=anchor,
+        name=f"{name} on {about.target} uploads of {upload}, {about.dataset}, seed {about.run_seed}",
+        row={"attack": name, **where, **figures(record)},
+        remark=" ".join(filter(None, said)),
+        pictures=pictures,
+        hidden=hidden if pictures is None else "",
+        measures=tuple(_measures(record)),
+        compared=tuple(map(_compared, record.comparisons)),
+        command=about.command,
+        made=" · ".join(made),
+    )
+
+
+def _scored(record: Record) -> str:
+    units = f"Intervals are over {record.n_clients} {record.units}."
+    if isinstance(record, ReconstructionRecord):
+        diverged = f" {record.n_diverged} diverged target(s) count as black images." if record.n_diverged else ""
+        return f"Score: {record.headline}. {record.control.verdict}{diverged} {units}"
+    if isinstance(record, MembershipRecord):
+        others = "the client's own held-out images" if record.nonmembers == "held_out" else "others' images"
+        return f"Non-members: {others}, {record.n_nonmembers} of {record.n_candidates} candidates. {units}"
+    return f"{record.n_yes} of {record.n_pairs} answers are yes; learned from {record.learned_from}. {units}"
+
+
+def figures(record: Record) -> dict[str, str]:
+    """Return the columns that all attacks share: what is measured, its value, and what it is beside the baseline."""
+    mean: float | None
+    if isinstance(record, ReconstructionRecord):
+        gain, floors = record.advantage_db, record.image_floors
+        measured, value, against = "PSNR (dB)", record.metrics.psnr_db.mean, gain.best_floor
+        baseline, mean, ends, n = floors[against].psnr_db, gain.mean, gain.ci95, record.n_targets
+        control = floors[SHUFFLED].psnr_db if SHUFFLED in floors else None
+    else:
+        item = next((one for one in record.comparisons if one.stratum == "all"), None)
+        measured, value = f"{endpoint_of(record)}, AUC", record.auc.value
+        control = None if record.shuffled is None else record.shuffled.auc.value
+        mean, ends, against = (item.mean, item.ci95, item.against) if item else (None, None, "")
+        baseline = value - (mean or 0.0)
+        n = record.n_candidates if isinstance(record, MembershipRecord) else record.n_pairs
+    interval = "" if ends is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
+    return {
+        "threat model": threat_title(threat_of(record), record.target),
+        "measure": measured,
+        "value": number(value),
+        "baseline": f"{number(baseline)} ({LABELS.get(against, against)})" if against else "–",
+        "advantage [95 %]": "–" if mean is None else f"{mean:+.2f}{interval}",
+        "shuffled": "not run" if control is None else number(control),
+        "n / units": f"{n} / {record.n_clients}",
+        "seconds": f"{record.cost.seconds:.0f}",
+    }
+
+
+def _called(results: Sequence[Result]) -> list[str]:
+    """Return the name of each attack in tables: with the options that differ from those of its namesakes on the upload."""
+
+    def key(about: Any) -> tuple[object, ...]:
+        return about.title, upload_title(about), about.target, about.dataset, about.run_seed
+
+    abouts = [about_of(result) for result in results]
+    alike: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for about in abouts:
+        alike.setdefault(key(about), []).append(about.options)
+    names = []
+    for about in abouts:
+        others = alike[key(about)]
+        options = [f"{k}={v}" for k, v in about.options.items() if any(other.get(k) != v for other in others)]
+        names.append(", ".join([about.title, *options]))
+    return names
+
+
+# ---------------------------------------------------------------- tables of one attack
+
+
+def _measures(record: Record) -> list[tuple[str, ...]]:
+    if isinstance(record, ReconstructionRecord):
+        rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
+        guesses = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
+        best = record.advantage_db.best_floor
+        return rows + [
+            (
+                f"PSNR (dB), {LABELS.get(name, name)}",
+                number(v.psnr_db),
+                "–",
+                "–",
+                "–",
+                "the baseline" if name == best else "",
+            )
+            for name, v in guesses
+        ]
+    noes = record.n_nonmembers if isinstance(record, MembershipRecord) else record.n_pairs - record.n_yes
+    few = "" if noes >= 1000 else f"{noes} without the answer yes, fewer than 1,000"
+    rows = [_rate("AUC", record.auc), _rate("TPR at 1 % FPR", record.tpr_at_1_percent, few)]
+    rows += [] if record.shuffled is None else [_rate("AUC, shuffled uploads", record.shuffled.auc)]
+    if isinstance(record, MembershipRecord):
+        rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
+        for name, area in record.strata.items():
+            rows.append(_rate(f"AUC, {name} images of the class", Rate(value=area.auc, ci95=area.ci95), f"{area.n}"))
+        return rows
+    if record.shares is not None:
+        rows.append(_rate("class shares, total variation", record.shares.estimated))
+        rows += [_rate("class shares, a guess", rate, name) for name, rate in record.shares.guesses.items()]
+    return rows
+
+
+def _rate(name: str, value: Rate, remark: str = "") -> tuple[str, ...]:
+    return name, number(value.value), "–", "–", span(value.ci95), remark
+
+
+def _measure(key: str, value: Summary) -> tuple[str, ...]:
+    """Return a row of the table of measures, with chance and the control where a measure has them."""
+    name, remark = _MEASURES[key]
+    if value.not_measured:
+        return (name, "", "", "", "", value.not_measured)
+    if isinstance(value, ClassAccuracy):
+        floors = ", ".join(f"{LABELS.get(floor, floor)} {share:.2f}" for floor, share in value.floors.items())
+        remark = f"true images {value.real:.2f}; {floors}"
+    if isinstance(value, (Identification, FeatureIdentification)):
+        by = "chance" if value.chance_of in (None, "vectors") else LABELS.get(str(value.chance_of), value.chance_of)
+        remark = f"{by} {number(value.chance)}, "
+        if isinstance(value, Identification):
+            remark += f"decoys {', '.join(map(str, value.decoys))}"
+            remark += f"; {value.n_left_out} left out: fewer than ten of the class" if value.n_left_out else ""
+        else:
+            remark += "among the client's own"
+    if isinstance(value, (Identification, FeatureIdentification, FeatureMeasure)) and value.shuffled is not None:
+        remark += f"; on shuffled uploads {number(value.shuffled.mean)}"
+    return (name, *map(number, (value.mean, value.median, value.sd)), span(value.ci95), remark)
+
+
+def _compared(item: Comparison) -> tuple[str, ...]:
+    by = "–" if item.mean is None else f"{item.mean:+.3g}"
+    ends = "–" if item.ci95 is None else f"{item.ci95[0]:+.3g} to {item.ci95[1]:+.3g}"
+    images = {"1": "one", "several": "several"}.get(item.stratum, item.stratum)
+    against = LABELS.get(item.against, item.against)
+    return _COMPARED.get(item.measure, item.measure), images, f"{item.n} / {item.n_clients}", by, ends, against
+
+
+# ---------------------------------------------------------------- results.csv
+
+
+def result_items(attacks: Sequence[AttackRecord], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
+    """Yield what rows of ``results.csv`` are made of, the strongest of each kind of upload first."""
+    for attack in strongest_first(attacks, scored):
+        record = scored(attack)
+        yield {
+            "record": record,
+            "about": attack.about,
+            "directory": attack.directory.name,
+            "baseline": record.image_floors[record.advantage_db.best_floor],
+            "knowledge": card_cell(record.knowledge),
+            "threat": threat_of(record),
+            "size": upload_size(attack.about),
+            "round": max(row.round for row in record.targets),
+            "gains": {moment: gain_over_local([attack.about], moment, alone or {}) for moment in MOMENTS},
+        }

@@ -1,0 +1,326 @@
+"""The summary of each upload on a page: a table of answers by endpoint and threat model, and a section an endpoint.
+
+Pages, the terminal and notebooks show the same table.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
+from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
+from fedpriv.eval.records import About, Provenance, ReconstructionRecord
+from fedpriv.eval.words import (
+    SIGNS,
+    able_words,
+    cell,
+    estimand_words,
+    is_decibels,
+    most_severe,
+    sentence,
+    threat_title,
+)
+from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
+from fedpriv.reports.page import quantity, whole_percent
+
+STATES: Final[dict[Word, str]] = {
+    "leak": "leaks",
+    "no leak detected": "none",
+    "inconclusive": "untested",
+    "not asked": "unasked",
+}
+"""Verdicts by how they look on a page."""
+
+ASSUMED: Final[dict[Threat, str]] = {
+    "protocol": "the server sees what crosses the wire, and owns auxiliary images",
+    "white-box": "the server also holds the client's extractor, as papers assume",
+}
+"""Threat models in a line."""
+
+LABELS_KNOWN: Final = "the server also knows the labels of the batches, as papers assume"
+"""The same of papers on trained weights."""
+
+_STAGES: Final = ("early", "middle", "converged")
+
+
+class Mark(NamedTuple):
+    """One answer in a cell of the table: how it looks, its shape, the verdict's word, and figures."""
+
+    state: str
+    sign: str
+    word: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """All of it in a line."""
+        return " ".join(dict.fromkeys((self.sign, self.word, self.text))).strip()
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.text}".strip()
+
+
+class Row(NamedTuple):
+    """One line of the table: an endpoint, the setting of several, and the answers by threat model."""
+
+    endpoint: Endpoint
+    setting: str
+    cells: tuple[tuple[Mark, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """The head of the line."""
+        return ", ".join(filter(None, (self.endpoint, self.setting)))
+
+
+class Section(NamedTuple):
+    """A section on an endpoint: the most severe answer in a sentence, its baseline and controls, the other answers."""
+
+    endpoint: Endpoint
+    state: str
+    claim: str
+    lines: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An upload of a page, or one after several amounts of local work or at several stages of training.
+
+    Attributes:
+        name: what it is called beside the others.
+        head: what it is, part by part.
+        about: provenance of its first result.
+        settings: answers by setting; the only one is called nothing.
+        results: of all attacks on it.
+    """
+
+    name: str
+    head: tuple[str, ...]
+    about: Provenance
+    settings: Mapping[str, tuple[Answer, ...]]
+    results: Mapping[Any, Result]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers of all settings."""
+        return tuple(answer for answers in self.settings.values() for answer in answers)
+
+    @property
+    def threats(self) -> tuple[str, ...]:
+        """Heads of the columns of the table."""
+        return tuple(threat_title(threat, self.about.target) for threat in THREATS)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The table; an endpoint on which all settings have one answer has one line, and one that none answers another."""
+        rows: list[Row] = []
+        for endpoint in ENDPOINTS:
+            found = [
+                Row(endpoint, label, tuple(_marks(answers, endpoint, threat) for threat in THREATS))
+                for label, answers in self.settings.items()
+                if any(one.verdict != "not asked" for one in answers if one.endpoint == endpoint)
+            ]
+            if not found:
+                answers = next(iter(self.settings.values()))
+                found = [Row(endpoint, "", tuple(_marks(answers, endpoint, threat) for threat in THREATS))]
+            alike = len(found) == len(self.settings) and len({row.cells for row in found}) == 1
+            rows += [found[0]._replace(setting="")] if alike else found
+        return tuple(rows)
+
+    def worst(self, endpoint: Endpoint | None = None) -> Answer | None:
+        """Return the most severe answer, on one endpoint or on any."""
+        return most_severe([answer for answer in self.answers if endpoint in (None, answer.endpoint)])
+
+    def mark(self, endpoint: Endpoint | None = None) -> Mark:
+        """Return the most severe answer on an endpoint as it stands in a cell; on any with all endpoints of that verdict."""
+        worst = self.worst(endpoint)
+        assert worst is not None  # every endpoint has an answer, if only that it was not asked
+        if endpoint is not None:
+            return mark(worst)
+        alike = [name for name in ENDPOINTS if self.mark(name).state == STATES[worst.verdict]]
+        return mark(worst)._replace(text=", ".join(alike))
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Accuracy and traffic as far as they are recorded, mean over seeds, of the last setting."""
+        abouts = [about_of(result) for result in self.results.values()]
+        last = place_of(max(abouts, key=_order))  # of settings of local work, the client's own training
+        abouts = [about for about in abouts if place_of(about) == last]
+        runs = list({about.run_seed: about for about in abouts if isinstance(about, About)}.values())
+        reached = [about.run_accuracy["after_training"].pooled for about in runs if about.run_accuracy]
+        reached = reached or [about.accuracy for about in abouts if about.accuracy is not None][:1]
+        sizes = [size[2] for about in runs if (size := upload_size(about)) is not None]
+        parts = [f"accuracy {whole_percent(fmean(reached))}"] if reached else []
+        return (*parts, *([f"upload {quantity(fmean(sizes), 'B')} a client and round"] if sizes else []))
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """One section for each endpoint that was asked."""
+        return tuple(
+            self._section(endpoint, worst)
+            for endpoint in ENDPOINTS
+            if (worst := self.worst(endpoint)) is not None and worst.verdict != "not asked"
+        )
+
+    def _section(self, endpoint: Endpoint, worst: Answer) -> Section:
+        others = [
+            f"{self._setting(one)}{sentence(one, named=False)}"
+            for one in self.answers
+            if one.endpoint == endpoint and one is not worst and one.verdict != "not asked"
+        ]
+        lines = filter(None, (_level(worst), _control(worst, self.behind(worst)), _ability(worst)))
+        claim = f"{self._setting(worst)}{sentence(worst, named=False)}"
+        return Section(endpoint, STATES[worst.verdict], claim, tuple(lines), tuple(others))
+
+    def _setting(self, answer: Answer) -> str:
+        label = next(label for label, answers in self.settings.items() if answer in answers)
+        return f"At {label}: " if label else ""
+
+    def behind(self, answer: Answer) -> dict[Any, Result]:
+        """Return the results of the primary attack that an answer rests on."""
+        return {
+            key: result
+            for key, result in self.results.items()
+            if place_of(about_of(result)) == answer.upload
+            and record_of(result).title == answer.attack
+            and endpoint_of(record_of(result)) == answer.endpoint
+            and threat_of(record_of(result)) == answer.threat
+        }
+
+    @property
+    def shown(self) -> Any:
+        """The result whose pictures stand on the first screen: the primary's of the strongest threat model, or None."""
+        asked = [one for one in self.answers if one.endpoint == "reconstruction" and one.verdict != "not asked"]
+        first = most_severe(asked)
+        return None if first is None else next(iter(self.behind(first)), None)
+
+    @property
+    def assumed(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+        """Each threat model that was attacked under: its title, a line, and what its attacks were given."""
+        given: dict[Threat, dict[str, None]] = {}
+        for answer in self.answers:
+            for result in self.behind(answer).values():
+                card = card_lines(about_of(result).knowledge)
+                given.setdefault(answer.threat, {}).update({line["meaning"]: None for line in card if line["meaning"]})
+        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if has_batches(self.about.target) else {})
+        named = zip(THREATS, self.threats, strict=True)
+        return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)
+
+
+def subjects(results: Mapping[Any, Result], answers: Sequence[Answer] | None = None) -> tuple[Subject, ...]:
+    """Return the uploads of a page in the order in which they come; ``answers`` are those of all results together."""
+    answers = page_answers(results) if answers is None else answers
+    series: dict[str, dict[Any, Result]] = {}
+    for key, result in results.items():
+        series.setdefault(series_key(about_of(result)), {})[key] = result
+    firsts = [about_of(next(iter(group.values()))) for group in series.values()]
+    several = len({about.dataset for about in firsts}) > 1
+    made = []
+    for about, label, group in zip(firsts, point_labels(firsts), series.values(), strict=True):
+        places: dict[str, Provenance] = {}
+        for result in group.values():
+            places.setdefault(place_of(about_of(result)), about_of(result))
+        ordered = sorted(places, key=lambda place: _order(places[place]))
+        settings = {
+            _called(places[place]) if len(ordered) > 1 else "": tuple(a for a in answers if a.upload == place)
+            for place in ordered
+        }
+        name = f"{label}, {about.dataset}" if several else label
+        made.append(Subject(name, _head(about, alone=len(ordered) == 1), about, settings, group))
+    return tuple(made)
+
+
+def _called(about: Provenance) -> str:
+    return ", ".join(filter(None, (about.reach_label, about.stage_name))) or "all"
+
+
+def _order(about: Provenance) -> tuple[bool, int, int, int]:
+    """Return a key by which settings are put in order: a client's own training last, then by images, steps and stage."""
+    stage = _STAGES.index(about.stage_name) if about.stage_name in _STAGES else 0
+    reach = about.reach
+    return (False, 0, 0, stage) if reach is None else (reach.setting == "epoch", reach.images, reach.steps, stage)
+
+
+def _head(about: Provenance, *, alone: bool) -> tuple[str, ...]:
+    run = about.run
+    parts = [upload_title(about), f"{about.target} uploads", about.dataset]
+    if run is not None:
+        parts += [f"{run.clients} clients", f"{run.rounds} round{'' if run.rounds == 1 else 's'}"]
+    parts += [local_work(run), about.stage_name] if alone else []
+    return tuple(filter(None, parts))
+
+
+def _marks(answers: Iterable[Answer], endpoint: Endpoint, threat: Threat) -> tuple[Mark, ...]:
+    there = [one for one in answers if (one.endpoint, one.threat) == (endpoint, threat)]
+    return tuple(map(mark, there))
+
+
+def mark(answer: Answer) -> Mark:
+    """Return an answer as it stands in a cell."""
+    sign, word = SIGNS[answer.verdict]
+    about = f"({estimand_words(answer)})" if answer.estimand else ""
+    return Mark(STATES[answer.verdict], sign, word, " ".join(filter(None, (about, cell(answer)))))
+
+
+# ---------------------------------------------------------------- lines of a section
+
+
+def _level(answer: Answer) -> str:
+    """Return the levels of attack and baseline in dB, which the sentence leaves out."""
+    if answer.value is None or answer.baseline is None or not is_decibels(answer):
+        return ""
+    return f"Attack {answer.value:.1f} dB, baseline {answer.baseline:.1f} dB."
+
+
+def _control(answer: Answer, behind: Mapping[Any, Result]) -> str:
+    """Return the level of the attack on shuffled uploads, mean over seeds."""
+    values = [_shuffled(record_of(result)) for result in behind.values()]
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "" if answer.named is not None else "Shuffled uploads: not run."
+    mean = fmean(known)
+    return f"Shuffled uploads: {f'{mean:+.1f} dB beside the baseline' if is_decibels(answer) else f'AUC {mean:.2f}'}."
+
+
+def _shuffled(record: Record) -> float | None:
+    if isinstance(record, ReconstructionRecord):
+        there = record.control.difference_db
+        return None if there is None else there.mean
+    return None if record.shuffled is None else record.shuffled.auc.value
+
+
+def _ability(answer: Answer) -> str:
+    """Return the evidence of the attack's ability where the sentence on the answer does not say it."""
+    return able_words(answer.able) if answer.verdict == "leak" and answer.able is not None else ""
+
+
+# ---------------------------------------------------------------- as plain text
+
+WIDTH: Final = 80
+_FIRST = 18
+
+
+def table_lines(subject: Subject, width: int = WIDTH) -> list[str]:
+    """Return the head and the table of an upload as lines of plain text."""
+    column = (width - _FIRST - 2) // len(THREATS)
+    lines = [*textwrap.wrap(" · ".join(subject.head), width)]
+    lines.append(_joined(["", *subject.threats], column))
+    for row in subject.rows:
+        cells = [
+            [line for one in marks for line in textwrap.wrap(str(one), column - 1, subsequent_indent="  ")]
+            for marks in row.cells
+        ]
+        head = textwrap.wrap(row.name, _FIRST - 1)
+        height = max(map(len, (head, *cells)))
+        columns = [[*part, *[""] * (height - len(part))] for part in (head, *cells)]
+        lines += [_joined(list(parts), column) for parts in zip(*columns, strict=True)]
+    return lines
+
+
+def _joined(parts: Sequence[str], column: int) -> str:
+    return (parts[0].ljust(_FIRST) + "  " + "".join(part.ljust(column) for part in parts[1:])).rstrip()
