@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "federation": 2_145,
     "methods": 3_251,
     "defenses": 2_054,
-    "attacks": 11_314,
+    "attacks": 11_315,
     "eval": 5_255,
     "claims": 211,
     "reports": 2_993,

@@ -191,7 +191,8 @@ def train_substitute(
             loss = loss_of(ordered(samples.images[index]), samples.labels[index])
             optimiser.descend(loss)
             if training.enough:  # a GPU would be waited for
-                first, mean = (first or loss.item()), (0.9 * mean + 0.1 * loss.item() if first else loss.item())
+                value = loss.item()
+                first, mean = first or value, 0.9 * (mean or value) + 0.1 * value
                 if mean < training.enough * first:
                     break
 
