@@ -58,14 +58,14 @@ BUDGET: dict[str, int] = {
     "federation": 2_145,
     "methods": 3_251,
     "defenses": 2_054,
-    "attacks": 11_315,
+    "attacks": 11_316,
     "eval": 5_255,
     "claims": 211,
     "reports": 2_993,
     "cli": 1_066,
-    "pipeline": 1_752,
+    "pipeline": 1_757,
     "sources": 3_069,
-    "api": 2_372,
+    "api": 2_373,
     "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
