@@ -101,7 +101,11 @@ def cell(answer: Answer) -> str:
         return figures(answer)
     if answer.verdict == "no leak detected":
         return bound_words(answer)
-    known = [figures(answer), bound_words(answer) if is_decibels(answer) else "", short_why(answer)]
+    known = [
+        figures(answer),
+        bound_words(answer) if is_decibels(answer) and answer.why == "wide interval" else "",
+        short_why(answer),
+    ]
     return "; ".join(part for part in known if part)
 
 

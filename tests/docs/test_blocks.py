@@ -14,8 +14,8 @@ from fedpriv.uploads.payload import DECLARED
 HOME = Path(__file__).parents[2]
 PAGES = {
     "docs/extending.md": ("mine", "random-search"),
-    "docs/own-uploads.md": ("own", "pixels: 6 of these 6 images came back"),
-    "README.md": ("readme", "unmix: "),
+    "docs/own-uploads.md": ("own", "Reconstruction"),
+    "README.md": ("readme", "Reconstruction"),
 }
 """Page -> the module that its blocks are, by which they call themselves, and what they print among other things."""
 
