@@ -156,5 +156,11 @@ CASES = {
         {"shadow_clients": 2, "steps": 2},
         {"attacker_data": "same_domain", "extractor": "none"},
     ),
+    "labels": Case(
+        "fedproto",
+        "prototype",
+        "test_property::test_positive_control_lengths_that_follow_counts_give_the_majority_away",
+        "test_property::test_negative_control_lengths_that_do_not_give_nothing_away",
+    ),
 }
 """One line an attack; a new one has one here too."""

@@ -63,7 +63,7 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
 
     >>> import fedpriv
     >>> sorted(fedpriv.catalogue("attacks", target="kernel").members)
-    ['membership', 'property']
+    ['labels', 'membership', 'property']
 
     Args:
         kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``targets`` or ``claims``.

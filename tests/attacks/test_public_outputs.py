@@ -90,12 +90,12 @@ def test_without_noise_the_bias_is_the_logarithm_of_shares_beside_the_others():
 
 def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
     uploads, _ = bayes_clients(3)
-    attack, found = asked_of(uploads, "auto")
+    attack, found = asked_of(uploads, "holds")
     assert found.source == "the other public outputs of the round"
     assert found.asked.question == "holds"
     assert not attack.requirements_for("public-logits").attacker_data
     with pytest.raises(UserError, match=r"2 client\(s\), so too few public outputs to compare; expected at least 3"):
-        asked_of({k: uploads[k] for k in (0, 1)}, "auto")
+        asked_of({k: uploads[k] for k in (0, 1)}, "holds")
 
 
 # ---------------------------------------------------------------- members
@@ -204,7 +204,7 @@ def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
     blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
     one = (TargetId(1, 0, 0, 1),)
-    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*grants attacker_data=none"):
+    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*has attacker_data=none"):
         PairedLogits()(observations, blind, one)
     foreign = Knowledge(ThreatModel(attacker_data="other_domain"), (1, SIDE, SIDE), C)
     with pytest.raises(UserError, match="needs attacker_data=same_domain"):

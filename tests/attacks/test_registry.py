@@ -91,6 +91,7 @@ FITS = {
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "property": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
+    "labels": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
 }
 """What each attack is on; the package derives it from traits, so that it is written out here alone."""
 
@@ -115,7 +116,15 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
 
 
 def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
-    assert default_suite("representation") == ("dip", "decoder", "learned", "pixels", "membership", "property")
+    assert default_suite("representation") == (
+        "dip",
+        "decoder",
+        "learned",
+        "pixels",
+        "membership",
+        "property",
+        "labels",
+    )
     assert "learned" in attacks_for("prototype")
     assert "learned" not in default_suite("prototype")
 

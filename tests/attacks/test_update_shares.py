@@ -184,7 +184,7 @@ def record(target, *extra, out="out"):
 )
 def test_every_kind_of_trained_weights_tells_its_clients_classes(target):
     found = record(target, *DIGITS, *SEVERAL, "--capture", "all", "--keep", "all")
-    assert (found.learned_from, found.question) == (BY_GRADIENTS, "holds")
+    assert (found.learned_from, found.question) == (BY_GRADIENTS, "majority")
     assert found.knowledge.rounds_seen == 4
     least = 0.65 if target == "small-model" else 0.75  # FedMRL trains it beside another one, which is not followed
     assert found.auc.value > least

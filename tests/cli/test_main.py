@@ -120,7 +120,7 @@ def test_an_attack_leaves_grid_table_report_and_records(attacked):
         assert key in record
     assert {"mean", "median", "sd", "ci95", "per_target"} <= set(record["metrics"]["psnr_db"])
     assert record["n_targets"] == 4
-    assert "shuffled" in record["floors"]
+    assert "mean_image" in record["floors"]
     with open(attacked / "results.csv") as file:
         assert {row["attack"] for row in csv.DictReader(file)} >= {"dip", "unmix"}
 

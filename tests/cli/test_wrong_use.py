@@ -71,7 +71,6 @@ CASES = [
     ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
     ("reproduce none.toml --out r", "a claim in TOML"),
     ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),
-    (f"{REPRODUCE} --data-dir none", "cifar"),
 ]
 """A command, and what its one line holds."""
 

@@ -31,6 +31,7 @@ def test_options_adapt_attacks_and_the_users_own_stand_above_them():
         "unmix": {"weights": "hidden"},
         "membership": {"classes": "any"},
         "property": {"encodings": "hidden"},
+        "labels": {"encodings": "hidden"},
     }
     made = with_settings(suite.names, {"attack_option": ["unmix.weights=sent"]}, suite.options)
     assert (made["unmix"].weights, made["property"].encodings) == ("sent", "hidden")
@@ -41,7 +42,7 @@ def test_answers_fit_the_options_of_the_defense_and_the_first_defense_is_heard_f
     assert adapted("representation", "diagonal:schedule=fixed").options["dip"] == {"match": "nonzero"}
     both = adapted("representation", "prune:keep=0.1", "clip:bound=1")
     assert both.options["dip"] == {"match": "pruned"}
-    assert both.lines[0].startswith("adapted to prune: all-rounds, dip with match=pruned, pixels with match=pruned")
+    assert both.lines[0].startswith("adapted to prune: all-rounds, dip with match=pruned")
     assert len(both.lines) == 1  # nothing is left for the second to add
 
 
@@ -64,7 +65,7 @@ def test_uploads_of_ones_own_are_attacked_by_what_is_adapted_to_the_stated_defen
     sent = [fedpriv.Prototypes(network(own).detach(), classes) for own in images]
     shared = {"extractor": network, "images": images, "labels": [classes, classes], "auxiliary": auxiliary}
     result = fedpriv.attack_uploads(sent, target="prototype", defense="prune:keep=0.5", iterations=2, **shared)
-    told = {name: json.loads((result.path / name / "about.json").read_text())["options"] for name in ("dip", "pixels")}
-    assert {name: own["match"] for name, own in told.items()} == {"dip": "pruned", "pixels": "pruned"}
+    told = {name: json.loads((result.path / name / "about.json").read_text())["options"] for name in ("dip",)}
+    assert {name: own["match"] for name, own in told.items()} == {"dip": "pruned"}
     assert any(line.startswith("adapted to prune keep=0.5: ") for line in result.notices)
     assert any(line.startswith("not run: all-rounds, which is adapted to prune keep=0.5") for line in result.notices)

@@ -227,7 +227,6 @@ def test_mixtures_of_several_rounds_are_unmixed():
         ({"held_out": (IMAGES[0], CLASSES)}, "held_out: one pair for 2 clients; expected a list"),
         ({"held_out": [smooth(3, 40), smooth(3, 41)]}, r"held_out: expected .images, labels. for client 0, got Tensor"),
         ({"held_out": [(smooth(3, 40), CLASSES), (IMAGES[1], CLASSES)]}, "held_out: client 1: image 0 is one of client 1's"),
-        ({"auxiliary_alike": True}, "auxiliary_alike: needs auxiliary_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
         ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),
         ({"groups": [0.5, 1]}, "groups: 0.5 of client 0; expected a text or a whole number"),
