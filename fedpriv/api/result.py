@@ -75,12 +75,10 @@ class AttackResult(Tabular):
 
     @property
     def verdict(self) -> str:
-        """The most severe answer on each endpoint, one line an endpoint."""
-        lines = []
-        for upload in subjects({**self.records, **self.scores}):
-            worst = map(upload.worst, ENDPOINTS)
-            lines += [sentence(answer) for answer in worst if answer is not None]
-        return "\n".join(lines)
+        """The most severe answer on each endpoint that was asked, one line an endpoint."""
+        uploads = subjects({**self.records, **self.scores})
+        worst = [upload.worst(endpoint) for upload in uploads for endpoint in ENDPOINTS]
+        return "\n".join(sentence(answer) for answer in worst if answer is not None and answer.verdict != "not asked")
 
     @property
     def uploads(self) -> tuple[Subject, ...]:
