@@ -59,13 +59,13 @@ BUDGET: dict[str, int] = {
     "methods": 3_251,
     "defenses": 2_054,
     "attacks": 11_316,
-    "eval": 5_255,
+    "eval": 5_259,
     "claims": 211,
     "reports": 2_993,
     "cli": 1_066,
     "pipeline": 1_757,
     "sources": 3_069,
-    "api": 2_373,
+    "api": 2_371,
     "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
