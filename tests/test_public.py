@@ -86,7 +86,8 @@ def test_the_public_names_are_these():
 def test_a_result_is_shown_by_its_answers_and_not_by_its_records(attacked):
     assert "reconstruction" in repr(attacked)
     assert len(repr(attacked)) < 2000
-    assert len(attacked.verdict.splitlines()) == len({one.endpoint for one in attacked.answers})
+    asked = {one.endpoint for one in attacked.answers if one.verdict != "not asked"}
+    assert len(attacked.verdict.splitlines()) == len(asked) > 0
 
 
 def test_importing_the_package_loads_nothing_heavy():
