@@ -8,11 +8,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fedpriv.eval.answers import Answer, Result
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.storage import load_attack, load_scores
-from fedpriv.eval.words import SIGNS, cell, estimand_words
+from fedpriv.eval.words import SIGNS, is_decibels
 from fedpriv.pipeline.result_folders import result_directories
 from fedpriv.reports.summary import subjects
+
+
+def short(answer: Answer) -> str:
+    """Return clients whose classes are said, the AUC with the baseline's in brackets, or the advantage in dB."""
+    if answer.named is not None:
+        return f"{answer.named.exact}/{answer.named.clients}"
+    if answer.advantage is None:
+        return ""
+    if is_decibels(answer):
+        return f"{answer.advantage:+.1f} dB"
+    return f"{answer.value or 0.0:.2f} ({answer.baseline or 0.0:.2f})"
 
 
 def main(folders: list[Path]) -> None:
@@ -21,15 +33,14 @@ def main(folders: list[Path]) -> None:
     print("| --- " * (1 + len(ENDPOINTS)) + "|")
     for folder in folders:
         places, _ = result_directories([folder])
-        found = {place: load_attack(place) for place in places["attack"]}
+        found: dict[Path, Result] = {place: load_attack(place) for place in places["attack"]}
         found |= {place: load_scores(place) for place in places["membership"]}
         for upload in subjects(found):
             cells = [f"{upload.about.target} ({upload.about.method})"]
             for endpoint in ENDPOINTS:
                 worst = upload.worst(endpoint)
                 assert worst is not None
-                sort = f" ({estimand_words(worst)})" if worst.estimand else ""
-                cells.append(f"{SIGNS[worst.verdict][1]}{sort} {cell(worst)}".strip())
+                cells.append(f"{SIGNS[worst.verdict][1]} {short(worst)}".strip())
             print("| " + " | ".join(cells) + " |")
 
 
