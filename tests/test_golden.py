@@ -11,6 +11,8 @@ SCRIPT = HERE.parent / "benchmarks" / "golden" / "golden.py"
 ROOM = {"count": 2.0, "traffic": 0.0, "score": 1e-3}
 DECIBELS = 0.01
 """Rounding differs among processors: a count may move by two images, a PSNR by this (1.4e-4 dB without AVX)."""
+CHAOTIC = {"attack/prototype/dip": 0.3}
+"""Searches by large steps under a network, which carry rounding on: dB by case (0.07 dB without AVX)."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def test_values_are_those_stored(golden, tmp_path):
         f"{case}: {key}": (kept, values[case][key])
         for case, quantities in stored.items()
         for key, kept in quantities.items()
-        if not abs(values[case][key] - kept) <= room[key]
+        if not abs(values[case][key] - kept) <= (CHAOTIC.get(case, room[key]) if "psnr" in key else room[key])
     }
     assert off == {}
 
