@@ -85,10 +85,10 @@ def _refuse_other(folder: Path, request: Mapping[str, Any]) -> None:
         raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
     if before.get("identity") != request["identity"]:
         raise UserError(f"{folder}: attacks a run that is not the one at {request['run']} now; choose another out")
-    alike = dict.fromkeys(("run", "results", "reach"))  # a run that was moved is still the same; more attacks go on
-    changed = differences({**before, **alike}, {**request, **alike})
-    if not set(before.get("results") or ()) <= set(request["results"]):
-        changed = changed or differences({"attacks": before.get("results")}, {"attacks": request["results"]})
+    alike: dict[str, Any] = dict.fromkeys(("run", "results", "reach"))  # a run that was moved is still the same
+    for name in ("attacks", "inferences"):  # more of them go on from what is there
+        alike[name] = {key: value for key, value in request[name].items() if key in (before.get(name) or {})}
+    changed = differences({**before, **dict.fromkeys(("run", "results", "reach"))}, {**request, **alike})
     if changed:
         flags = f"made with other flags ({', '.join(changed)} differ)"
         raise UserError(f"{folder}: was {flags}; resume with the same flags")

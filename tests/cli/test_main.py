@@ -191,3 +191,32 @@ main(prog_name="fedpriv")
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | told, check=False
     )
     assert done.stdout.splitlines() == [*(f"plain,{name}" for name in expected), "False"], done.stderr
+
+
+def test_all_attacks_go_on_from_a_first_look(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    flags = [
+        "--target",
+        "prototype",
+        "--dataset",
+        "digits",
+        "--per-class",
+        "20",
+        "--clients",
+        "3",
+        "--rounds",
+        "1",
+        "--iterations",
+        "2",
+        "--targets",
+        "3",
+    ]
+    assert call(capsys, "attack", *flags, "--out", "r", "--quiet")[0] == 0
+    first = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("r/*/metrics.json")}
+    assert {"decoder", "dip"} <= set(first)
+    assert "joint" not in first
+    assert call(capsys, "attack", *flags, "--out", "r", "--full", "--resume", "--quiet")[0] == 0
+    assert (tmp_path / "r" / "joint" / "metrics.json").is_file()
+    assert all((tmp_path / "r" / name / "metrics.json").stat().st_mtime_ns == then for name, then in first.items())
+    code, _, err = call(capsys, "attack", *flags[:-2], "--targets", "4", "--out", "r", "--full", "--resume", "--quiet")
+    assert (code, "n_targets" in err) == (2, True)
