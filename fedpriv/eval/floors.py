@@ -144,9 +144,6 @@ LABELS = {
 }
 """Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
-CONTROL = "shuffled uploads (negative control)"
-"""Name in tables of the attack itself on other clients' uploads."""
-
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:
     """Return the baselines ``name`` at one target ``(M, c, h, w)``.

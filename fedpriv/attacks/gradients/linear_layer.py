@@ -49,11 +49,6 @@ _HALVINGS = (0.1, 0.25)
 _GENERATOR = Hourglass(channels=(16, 32, 64, 64))
 """As good here as the default, whose deepest level holds two thirds of the weights, at three quarters of the time."""
 
-_SUMMED = (
-    "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
-    "broadcast weights make of an image: the fewer steps, the more this attack says."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Attack):
