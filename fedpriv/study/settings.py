@@ -75,7 +75,7 @@ class FederationSettings(TypedDict, total=False):
         defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
         capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
         checkpoint_every: rounds between checkpoints (default 1).
-        evaluate_every: rounds between evaluations of all clients (default 1), beside the last and those of ``keep``.
+        evaluate_every: rounds between evaluations of all clients (default 1), beside the last.
         keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
     """
 
