@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fedpriv.api.cataloguing import explain as explain
     from fedpriv.api.privacy_auditing import PrivacyAudit as PrivacyAudit
     from fedpriv.api.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.api.reporting import Changes as Changes
-    from fedpriv.api.reporting import Report as Report
-    from fedpriv.api.reporting import compare as compare
-    from fedpriv.api.reporting import report as report
-    from fedpriv.api.result import AttackResult as AttackResult
-    from fedpriv.api.result import score as score
+    from fedpriv.api.results import AttackResult as AttackResult
+    from fedpriv.api.results import Changes as Changes
+    from fedpriv.api.results import Report as Report
+    from fedpriv.api.results import compare as compare
+    from fedpriv.api.results import report as report
+    from fedpriv.api.results import score as score
     from fedpriv.api.training import Run as Run
     from fedpriv.api.training import Traffic as Traffic
     from fedpriv.api.training import cost as cost
@@ -62,8 +62,7 @@ __version__ = "0.2.0"
 _NAMES = {
     "api.training": "train Run cost Traffic",
     "api.attacking": "attack attack_uploads",
-    "api.result": "AttackResult score",
-    "api.reporting": "report compare Report Changes",
+    "api.results": "AttackResult score report compare Report Changes",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
     "api.privacy_auditing": "audit_dp PrivacyAudit",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",

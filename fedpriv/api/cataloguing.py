@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import fedpriv
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.named_code import verb
 from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.claims import claims
 from fedpriv.federation.answer import answer_sentence
@@ -254,7 +254,7 @@ class Explanation:
         return "\n\n".join(part.strip() for part in (str(self), self.page, paper) if part)
 
 
-@imports_what_is_named
+@verb()
 def explain(name: str) -> Explanation:
     """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of reports.
 

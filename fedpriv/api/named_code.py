@@ -1,4 +1,4 @@
-"""The modules that a caller names in the arguments of a verb, which may therefore be imported (:mod:`fedpriv.util.code`)."""
+"""The arguments of a verb: which there are, and the modules that they name, which may therefore be imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
+from fedpriv.util import files
 from fedpriv.util.code import allowing, module_names
+from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import is_reference, split_reference
 
 P = ParamSpec("P")
@@ -26,17 +28,28 @@ TABLES: Final = ("facts", "study")
 """Arguments that name members where they are mappings; as paths they are files, which may name what they like."""
 
 
-def imports_what_is_named(verb: Callable[P, T]) -> Callable[P, T]:
-    """Let a verb import what its caller names, as ``package.module:NAME`` or in ``allow_code``, and no other module."""
-    names = tuple(inspect.signature(verb).parameters)
+def verb(keywords: Any = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a verb import what its caller names, as ``package.module:NAME`` or in ``allow_code``, and no other module.
 
-    @functools.wraps(verb)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        with allowing((*module_names(given.get("allow_code", ())), *named_code(given))):
-            return verb(*args, **kwargs)
+    What it writes is shared as ``share_group`` says. ``keywords`` is the typed dictionary of its further keywords.
+    """
 
-    return call
+    def wrapped(function: Callable[P, T]) -> Callable[P, T]:
+        names = tuple(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            for name in given if keywords is not None else ():
+                if name not in (*names, *keywords.__optional_keys__):
+                    raise unknown_name("argument", name, keywords.__optional_keys__)
+            modules = (*module_names(given.get("allow_code", ())), *named_code(given))
+            with allowing(modules), files.sharing(bool(given.get("share_group", False))):
+                return function(*args, **kwargs)
+
+        return call
+
+    return wrapped
 
 
 def named_code(arguments: Mapping[str, Any]) -> set[str]:

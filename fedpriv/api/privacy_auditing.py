@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.named_code import verb
 from fedpriv.api.training import Run
 from fedpriv.dp.audit import AuditSettings, plan_audit
 from fedpriv.dp.verdict import stated_claim
@@ -23,9 +23,8 @@ from fedpriv.study.settings import (
     FederationSettings,
     named_config,
     refuse_small,
-    refuse_unknown,
 )
-from fedpriv.util import files, folders
+from fedpriv.util import folders
 from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import call
@@ -83,7 +82,7 @@ class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
     download: bool
 
 
-@imports_what_is_named
+@verb(PrivacyAuditSettings)
 def audit_dp(
     run: Run | str | Path | None = None,
     *,
@@ -115,7 +114,6 @@ def audit_dp(
         seed: of coins, canaries and noise, and of the federation.
         settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
     """
-    refuse_unknown(settings, PrivacyAuditSettings)
     refuse_small({"canaries": canaries}, ("canaries",))
     path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
     stated = {name: value for name, value in settings.items() if name in (*FLAG_NAMES, "method") and value is not None}
@@ -132,7 +130,7 @@ def audit_dp(
     config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
     device = pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
-    with files.sharing(settings.get("share_group", False)), folders.output(folder, "audit-dp", force=force):
+    with folders.output(folder, "audit-dp", force=force):
         write_record(folder, planned.run(listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 

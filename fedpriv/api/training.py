@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.named_code import verb
 from fedpriv.datasets.partition import class_counts
 from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.prepared import load_division
@@ -24,12 +24,10 @@ from fedpriv.study.settings import (
     engine_choice,
     named_config,
     refuse_small,
-    refuse_unknown,
     to_resume,
 )
 from fedpriv.study.training import train_run
 from fedpriv.uploads.ledger import FederationSizes
-from fedpriv.util import files
 from fedpriv.util.code import allowed
 from fedpriv.util.config import mapping, texts
 from fedpriv.util.errors import UserError
@@ -105,7 +103,7 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     nodes: int | None
 
 
-@imports_what_is_named
+@verb(TrainSettings)
 def train(method: str | None = None, *, seed: int | None = None, **settings: Unpack[TrainSettings]) -> Run:
     """Train a federation and store what crossed the wire.
 
@@ -122,7 +120,6 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     Raises:
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
-    refuse_unknown(settings, TrainSettings)
     given: dict[str, Any] = {"method": method, "seed": seed, **settings}
     names = ("engine", "min_clients", "client_timeout", "nodes")
     chosen = {name: given[name] for name in names if given.get(name) is not None}
@@ -135,8 +132,7 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     else:
         config = replace(named_config(method or "fedre", settings, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(settings.get("out"))
-    with files.sharing(settings.get("share_group", False)):
-        train_run(path, config, listener=settings.get("listener", SILENT), **how)
+    train_run(path, config, listener=settings.get("listener", SILENT), **how)
     return Run(path, scratch, allowed())
 
 
@@ -195,7 +191,7 @@ class Traffic(Tabular):
         ]
 
 
-@imports_what_is_named
+@verb(CostSettings)
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
     """Count what methods upload and broadcast in a round, without training.
 
@@ -211,7 +207,6 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
         methods: names of ``fedpriv list methods``, several with commas between, or ``all``.
         sizes: see :class:`CostSettings`.
     """
-    refuse_unknown(sizes, CostSettings)
     refuse_small(sizes, (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars"))
     listed = texts("methods", methods)
     names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.compute import Numerics, read_numerics
+from fedpriv.util.compute import Numerics
 from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
-    import torch
-
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
@@ -149,11 +147,6 @@ def plan_of(
         redact=read_rule(settings.get("redact")),
         **more,
     )
-
-
-def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
-    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device."""
-    return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
 
 
 # ---------------------------------------------------------------- which attacks
