@@ -63,9 +63,9 @@ BUDGET: dict[str, int] = {
     "claims": 211,
     "reports": 2_993,
     "cli": 1_040,
-    "pipeline": 1_757,
+    "pipeline": 1_767,
     "sources": 3_069,
-    "api": 2_202,
+    "api": 2_123,
     "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
