@@ -58,42 +58,32 @@ def named_code(arguments: Mapping[str, Any]) -> set[str]:
     >>> sorted(named_code({"method": "mine:OURS", "defense": ["other.part:Blur:radius=2", "noise:scale=1"]}))
     ['mine', 'other.part']
     """
-    texts: set[str] = set()
+    modules: set[str] = set()
     for name, value in arguments.items():
         if name in MEMBERS or (name in TABLES and isinstance(value, Mapping)):
-            texts.update(_named(value))
+            modules.update(_modules(value))
         for item in value if isinstance(value, (list, tuple)) else (value,):
-            texts.update(getattr(item, "code", ()) if hasattr(item, "path") else ())
-    return texts
+            modules.update(getattr(item, "code", ()) if hasattr(item, "path") else ())
+    return modules
 
 
 DEEPEST: Final = 32
 """Levels of nesting that are looked into; what lies deeper is refused where it is read."""
 
 
-def _named(value: Any, level: int = 0) -> Iterator[str]:
+def _modules(value: Any, level: int = 0) -> Iterator[str]:
+    from fedpriv.datasets import DATASETS
+
     if isinstance(value, str):
-        yield from _in_text(value)
+        for piece in value.replace("+", ",").split(","):
+            head, equals, rest = piece.strip().partition("=")
+            for text in (head.rpartition(":")[0] if equals else head, rest):
+                name, _ = split_reference(text.strip("\"'"), DATASETS)  # folder:PATH is a data set
+                if is_reference(name):
+                    yield name.partition(":")[0]
         return
     if is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, spec.name) for spec in fields(value)]
     inner = [*value, *value.values()] if isinstance(value, Mapping) else value
     for entry in inner if isinstance(inner, (list, tuple, set, frozenset)) and level < DEEPEST else ():
-        yield from _named(entry, level + 1)
-
-
-def _in_text(text: str) -> Iterator[str]:
-    for piece in text.replace("+", ",").split(","):
-        head, equals, rest = piece.strip().partition("=")
-        name = head.rpartition(":")[0] if equals else head
-        yield from (module for module in map(_module, (name, rest)) if module)
-
-
-def _module(text: str) -> str:
-    """Return the module of a text that begins with a reference; empty for any other."""
-    if ":" not in text:
-        return ""
-    from fedpriv.datasets import DATASETS
-
-    name, _ = split_reference(text.strip("\"'"), DATASETS)  # folder:PATH is a data set
-    return name.partition(":")[0] if is_reference(name) else ""
+        yield from _modules(entry, level + 1)

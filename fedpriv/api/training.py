@@ -151,7 +151,6 @@ class CostSettings(FederationSettings, total=False):
         pairs: (client, class) pairs in the training splits together, P.
         samples: training images of all clients together.
         channels: of images where no data is read (default 3).
-        model_scalars: parameters of one client's model, instead of ``models``.
         clusters: cluster prototypes over all classes, Q (fpl).
         compressed_scalars: scalars of one compressed model (fedkd).
         seed: of the partition.
@@ -162,7 +161,6 @@ class CostSettings(FederationSettings, total=False):
     pairs: int
     samples: int
     channels: int
-    model_scalars: int
     clusters: int
     compressed_scalars: int
     seed: int
@@ -207,7 +205,7 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
         methods: names of ``fedpriv list methods``, several with commas between, or ``all``.
         sizes: see :class:`CostSettings`.
     """
-    refuse_small(sizes, (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars"))
+    refuse_small(sizes, (*_STATED, "width", "clusters", "compressed_scalars"))
     listed = texts("methods", methods)
     names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]
     chosen = [METHODS.load(name) for name in names]
@@ -257,8 +255,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         sizes = {name: given[name] for name in _STATED[:3] if name in given}
     if "width" not in given and models is None:
         raise UserError("the representation width is not known: pass width or models")
-    if "model_scalars" in given and "models" in given:
-        raise UserError("model_scalars and models exclude each other: the model says how many there are")
     facts = FederationSizes(
         clients=given.get("clients", 10),
         width=given["width"] if "width" in given else default_width(str(models), image_shape),
@@ -269,8 +265,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
     )
     if models is not None:
         facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
-    if "model_scalars" in given:
-        facts, models = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None), None
     mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
     beside = "model_scalars" if mixed else "all_model_scalars"
     where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k != beside}

@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 
 
 FIRST = (
-    *(
-        "target",
-        "run",
-        "attacks",
-        "full",
-        "knowledge",
-        "method",
-        "dataset",
-        "clients",
-        "defense",
-        "iterations",
-        "seed",
-        "out",
-    ),
+    *("target", "run", "attacks", "full", "knowledge", "method", "dataset", "clients", "defense", "iterations", "seed"),
+    "out",
 )
 """Settings whose flags ``attack --help`` shows."""
 

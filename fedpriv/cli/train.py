@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
 
 TRAIN_FIRST = (
-    *("method", "dataset", "partition", "alpha", "clients", "rounds", "models", "defense", "seed", "out", "resume"),
+    "method",
+    "dataset",
+    "partition",
+    "alpha",
+    "clients",
+    "rounds",
+    "models",
+    "defense",
+    "seed",
+    "out",
+    "resume",
 )
 COST_FIRST = ("methods", "classes", "clients", "width", "pairs", "samples", "models", "dataset", "partition")
 """Settings whose flags ``train --help`` and ``cost --help`` show."""
