@@ -62,10 +62,10 @@ BUDGET: dict[str, int] = {
     "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
-    "cli": 1_040,
-    "pipeline": 1_767,
+    "cli": 1_038,
+    "pipeline": 1_739,
     "sources": 3_069,
-    "api": 2_123,
+    "api": 2_078,
     "study": 2_638,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
+from fedpriv.api.federations import Run
 from fedpriv.api.named_code import verb
 from fedpriv.api.results import AttackResult
-from fedpriv.api.training import Run
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.eval.redaction import RECORDED, read_rule
 from fedpriv.federation.defense import defense_facts

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
+from fedpriv.api.federations import cost
 from fedpriv.api.named_code import verb
-from fedpriv.api.training import cost
 from fedpriv.claims import Claim, find_claim
 from fedpriv.eval.claims import ClaimCard
 from fedpriv.eval.records import Estimate
@@ -22,13 +22,7 @@ from fedpriv.study.grid import Study, parse_study
 from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.study.run import StudyResult, run_study
 from fedpriv.study.saving import Scratch, Tabular, place
-from fedpriv.study.settings import (
-    Circumstances,
-    FederationSettings,
-    SuiteSettings,
-    refuse_small,
-    to_resume,
-)
+from fedpriv.study.settings import Circumstances, FederationSettings, SuiteSettings, refuse_small, to_resume
 from fedpriv.study.written import QUICK, overridden
 from fedpriv.util import files, folders
 from fedpriv.util.config import mapping

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
+from fedpriv.api.federations import PrivacyAudit, Run
 from fedpriv.api.named_code import verb
-from fedpriv.api.privacy_auditing import PrivacyAudit
-from fedpriv.api.training import Run
 from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS

@@ -80,7 +80,7 @@ def _show_study(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
 
 
 @click.command(name="audit-dp", cls=Command)
-@flags_of("privacy_auditing:audit_dp", first=DP_FIRST)
+@flags_of("federations:audit_dp", first=DP_FIRST)
 @common.common_options
 def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Put a claimed epsilon to the test: what canaries show of it, beside the claim and beside what clip and noise imply.

@@ -17,7 +17,7 @@ from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.api.training import Traffic
+    from fedpriv.api.federations import Traffic
     from fedpriv.federation.summary import RunSummary
 
 
@@ -39,7 +39,7 @@ COST_FIRST = ("methods", "classes", "clients", "width", "pairs", "samples", "mod
 
 
 @click.command(cls=Command)
-@flags_of("training:train", first=TRAIN_FIRST)
+@flags_of("federations:train", first=TRAIN_FIRST)
 @common.common_options
 def train(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Train a federation and store what crossed the wire (default folder: runs/METHOD-DATASET)."""
@@ -87,7 +87,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 
 
 @click.command(cls=Command)
-@flags_of("training:cost", first=COST_FIRST)
+@flags_of("federations:cost", first=COST_FIRST)
 @common.common_options
 def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what a method uploads and broadcasts in a round, all clients together.
