@@ -134,16 +134,7 @@ def test_a_study_is_planned_without_leaving_anything():
         fedpriv.plan(resume=True)
 
 
-def test_temporary_results_go_with_their_object():
-    run = fedpriv.train("fedgh", **SMALL)
-    path = run.path
-    assert path.is_dir()
-    del run
-    gc.collect()
-    assert not path.exists()
-
-
-def test_a_run_that_is_trained_first_lives_as_long_as_the_result():
+def test_temporary_results_and_the_run_trained_first_go_with_their_objects():
     result = fedpriv.attack(target="prototype", attacks="pixels", targets=2, iterations=2, control=False, **SMALL)
     run, path = result.run, result.path
     assert run.config.training.learning_rate == 0.1  # the quick setting

@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from fedpriv.reports.summary import Subject
 
 
-FIRST = (
-    *("target", "run", "attacks", "full", "knowledge", "method", "dataset", "clients", "defense", "iterations", "seed"),
-    "out",
-)
-"""Settings whose flags ``attack --help`` shows."""
-
-
 @click.command(cls=Command)
-@flags_of("attacking:attack", single=("reach",), first=FIRST)
+@flags_of(
+    "attacking:attack",
+    single=("reach",),
+    first="target run attacks full knowledge method dataset clients defense iterations seed out",
+)
 @click.option(
     "--verbose", is_flag=True, help="A sentence on each answer, and the table of all attacks.", panel="Output"
 )

@@ -163,19 +163,6 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
     assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
 
 
-def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, capsys, tmp_path):
-    common = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "4"]
-    common += ["--iterations", "10", "--no-control", "--quiet"]
-    for name, extra in (("one", []), ("two", []), ("chunked", ["--chunk-rows", "1"])):
-        assert call(capsys, *common, *extra, "--out", name)[0] == 0
-    scores = [
-        json.loads((tmp_path / name / "pixels" / "metrics.json").read_text())["metrics"]["psnr_db"]["per_target"]
-        for name in ("one", "two", "chunked")
-    ]
-    assert scores[0] == scores[1]
-    assert scores[2] == pytest.approx(scores[0], abs=1e-3)
-
-
 # ---------------------------------------------------------------- what is there is left alone, what is not there is said
 
 
