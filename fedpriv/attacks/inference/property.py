@@ -69,8 +69,8 @@ LEAST_CLIENTS, LEAST_IMAGES = 3, 40
 """Fewest clients whose uploads are compared, and fewest images of its own of which the attacker simulates clients."""
 
 LOST, _ALIKE, _TINY = 0.5, 1e-2, 1e-12
-"""Median s over clients above which mixtures are not separated (without much noise 0.01 to 0.14 on seven federations, with it
-1.5 and 7.0 on two); relative change of weights over rounds that counts as none; least length."""
+"""Median s over clients above which mixtures are not separated (with little noise 0.01 to 0.14 on seven federations, with
+much 1.5 and 7.0 on two); relative change of weights over rounds that counts as none; least length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +425,7 @@ Learned = Callable[[Tensor], Tensor]
 
 
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
-    """Return classes ``(k,)``, by :func:`named_classes`, and features of each ``(k, f)``, float64; f is that of all clients."""
+    """Return classes ``(k,)``, by :func:`named_classes`, and features of each ``(k, f)``, float64, as for all clients."""
     head = find_payload(observation.broadcast, Classifier)
     classes = named_classes(observation, n_classes, hidden=hidden)
     mixed, means = find_payload(observation.upload, Entangled), find_payload(observation.upload, Prototypes)
