@@ -32,29 +32,17 @@ _STATED = ("classes", "pairs", "samples", "channels")
 
 
 class CostSettings(FederationSettings, total=False):
-    """The sizes that a count needs, stated or, where ``classes`` is not given, taken from data.
+    """The sizes that a count needs, stated or, where ``classes`` is not given, taken from data."""
 
-    Attributes:
-        classes: number of classes C.
-        pairs: (client, class) pairs in the training splits together, P.
-        samples: training images of all clients together.
-        channels: of images where no data is read (default 3).
-        model_scalars: parameters of one client's model, instead of ``models``.
-        clusters: cluster prototypes over all classes, Q (fpl).
-        compressed_scalars: scalars of one compressed model (fedkd).
-        seed: of the partition.
-        download: fetch the data set if it is missing.
-    """
-
-    classes: int
-    pairs: int
-    samples: int
-    channels: int
-    model_scalars: int
-    clusters: int
-    compressed_scalars: int
-    seed: int
-    download: bool
+    classes: int  # number of classes C
+    pairs: int  # (client, class) pairs in the training splits together, P
+    samples: int  # training images of all clients together
+    channels: int  # of images where no data is read (default 3)
+    model_scalars: int  # parameters of one client's model, instead of ``models``
+    clusters: int  # cluster prototypes over all classes, Q (fpl)
+    compressed_scalars: int  # scalars of one compressed model (fedkd)
+    seed: int  # of the partition
+    download: bool  # fetch the data set if it is missing
 
 
 @dataclass(frozen=True)

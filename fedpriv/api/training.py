@@ -71,27 +71,19 @@ class Run(Tabular):
 
 
 class TrainSettings(Circumstances, FederationSettings, total=False):
-    """Keyword arguments of ``train`` beside the settings of the federation.
+    """Keyword arguments of ``train`` beside the settings of the federation."""
 
-    Attributes:
-        resume: go on with the interrupted run in ``out``, as it was configured.
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes that run the clients of a round, or ``auto`` (default 1); results do not depend on it.
-        download: fetch the data set if it is missing.
-        engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
-        min_clients: of ``flower``: clients that fail leave their round while so many others answered (default 1).
-        client_timeout: of ``flower``: seconds after which a client that has not answered leaves the round (default 600).
-        nodes: of ``flower``: simulated nodes (default: one for each client of a round).
-    """
-
-    resume: bool
-    device: str
-    workers: int | str
-    download: bool
-    engine: str | None
-    min_clients: int | None
-    client_timeout: float | None
-    nodes: int | None
+    resume: bool  # go on with the interrupted run in ``out``, as it was configured
+    device: str  # ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``
+    workers: int | str  # processes that run the clients of a round, or ``auto`` (default 1), with equal results
+    download: bool  # fetch the data set if it is missing
+    engine: str | None  # what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal
+    # results
+    min_clients: int | None  # of ``flower``: clients that fail leave their round while so many others answered (default
+    # 1)
+    client_timeout: float | None  # of ``flower``: seconds after which a client that has not answered leaves the round
+    # (default 600)
+    nodes: int | None  # of ``flower``: simulated nodes (default: one for each client of a round)
 
 
 @imports_what_is_named
