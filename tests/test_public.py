@@ -30,7 +30,6 @@ VERBS = (
     "compare",
     "explain",
     "reproduce",
-    "submit",
 )
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
@@ -55,7 +54,6 @@ OTHERS = (
         "Run",
         "StudyPlan",
         "StudyResult",
-        "Submission",
     ),
     *("Traffic", "Update", "UserError"),
 )

@@ -1,16 +1,18 @@
-"""The verbs ``catalogue`` and ``explain``: which members of a kind there are, and what one member or word is."""
+"""The verbs ``catalogue``, members of a kind, ``explain``, one member or word, and ``doctor``, this installation."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.metadata
 import inspect
-import textwrap
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import fedpriv
 from fedpriv.api.named_code import imports_what_is_named
 from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.claims import claims
@@ -97,13 +99,17 @@ def registry(kind: str) -> Registry:
 
 
 def _docstring(kind: str, name: str) -> str:
-    """Return the docstring in which a member describes itself; empty where there is none but Python's own."""
+    """Return the docstring in which a member describes itself."""
     if kind == "methods":  # a method is a constant: its file speaks for it
         return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
     result = registry(kind).load(name)
-    result = getattr(result, "func", result)  # of a partial function, the whole one's
-    details = inspect.getdoc(result) or ""
-    return "" if details.startswith(f"{getattr(result, '__name__', '')}(") else details
+    return _written(getattr(result, "func", result))  # of a partial function, the whole one's
+
+
+def _written(thing: Any) -> str:
+    """Return the docstring of a class or function; empty where there is none but Python's own."""
+    details = inspect.getdoc(thing) or ""
+    return "" if details.startswith(f"{getattr(thing, '__name__', '')}(") else details
 
 
 def _sentence(kind: str, name: str) -> str:
@@ -216,13 +222,9 @@ _ROWS: dict[str, Callable[..., Any]] = {
 # ---------------------------------------------------------------- one member
 
 
-LINES, WIDTH = 25, 80
-"""Of an explanation as text."""
-
-
 @dataclass(frozen=True)
 class Explanation:
-    """Facts, text and paper of one member or word. As text it is a screen of 25 lines at most; a notebook shows all of it.
+    """Facts, text and paper of one member or word. As text it has no page and no entry of a paper; a notebook shows all.
 
     Attributes:
         name: the member, or the word.
@@ -240,41 +242,16 @@ class Explanation:
     page: str = ""
     bibtex: str = ""
 
-    @property
-    def title(self) -> str:
-        """The name and what sort of thing has it."""
-        noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
-        return self.name if self.kind == "words" else f"{self.name} ({noun})"
-
     def __str__(self) -> str:
-        lines = [self.title]
-        for name, fact in self._facts.items():
-            lines += _filled(f"{name}: {fact}", "  ", max_lines=3, placeholder=" ...")
-        whole = not (self.page or self.bibtex)
-        plain = self.text.replace("`", "").replace("## Options\n\n", "Options: ").replace(":\n\n- ", ":\n- ")
-        for part in plain.split("\n\n"):
-            block = ["", *(line for item in part.replace("\n- ", "\n\n- ").split("\n\n") for line in _filled(item))]
-            if len(lines) + len(block) > LINES - 2:
-                whole = False
-                break
-            lines += block
-        return "\n".join(lines if whole else [*lines, "", f"more: fedpriv explain {self.name} --all"])
-
-    @property
-    def _facts(self) -> dict[str, str]:
+        noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
+        title = self.name if self.kind == "words" else f"{self.name} ({noun})"
         in_text = ("does", "holds", "is") if self.text else ()  # the text begins with it
-        return {name: fact for name, fact in self.facts.items() if fact and name not in in_text}
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items() if fact and name not in in_text)
+        return "\n\n".join(part.strip() for part in (f"# {title}", facts, self.text) if part)
 
     def _repr_markdown_(self) -> str:
-        facts = "\n".join(f"- {name}: {fact}" for name, fact in self._facts.items())
-        parts = [f"# {self.title}", facts, self.text, self.page]
-        parts += [f"```bibtex\n{self.bibtex}\n```"] if self.bibtex else []
-        return "\n\n".join(part.strip() for part in parts if part)
-
-
-def _filled(text: str, indent: str = "", **more: Any) -> list[str]:
-    inner = f"{indent}  " if indent or text.startswith("- ") else ""
-    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent=indent, subsequent_indent=inner, **more)
+        paper = f"```bibtex\n{self.bibtex}\n```" if self.bibtex else ""
+        return "\n\n".join(part.strip() for part in (str(self), self.page, paper) if part)
 
 
 @imports_what_is_named
@@ -284,11 +261,8 @@ def explain(name: str) -> Explanation:
     >>> import fedpriv
     >>> fedpriv.explain("fedgh").facts["does"]
     'FedGH: upload class prototypes; the server trains a global head on them.'
-    >>> print(fedpriv.explain("ssim"))
-    SSIM
-    <BLANKLINE>
-    Likeness of the structure of two images, 1 for equal ones, about 0 for unrelated
-    ones. Computed by torchmetrics on pixels in [0, 1].
+    >>> fedpriv.explain("ssim").text.partition(",")[0]
+    'Likeness of the structure of two images'
 
     Args:
         name: of a member, ``package.module:NAME``, or a word of the glossary.
@@ -301,14 +275,12 @@ def explain(name: str) -> Explanation:
     facts = dict(catalogue(kind).members.get(name, {}))
     if kind == "payloads" and name in target_names():
         facts |= catalogue("targets").members[name]
-    paper = references().get(name, "") if kind == "methods" else ""
-    return Explanation(name, kind, facts, _text(kind, name), _page(name) if kind == "attacks" else "", paper)
+    paper, page = references().get(name, "") if kind == "methods" else "", ""
+    if kind == "attacks":
+        from fedpriv.reports.page import attack_pages
 
-
-def _page(name: str) -> str:
-    from fedpriv.reports.page import attack_pages
-
-    return attack_pages().get(name, "")
+        page = attack_pages().get(name, "")
+    return Explanation(name, kind, facts, _text(kind, name), page, paper)
 
 
 def _kind_of(name: str) -> str:
@@ -340,8 +312,108 @@ def _text(kind: str, name: str) -> str:
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
     if name not in registry(kind):
         return ""
-    options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
-    details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
-    current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
-    parts = [_docstring(kind, name), *([f"## Options\n\n{current}"] if current else [])]
+    options = _written(registry(kind).load(name).options) if kind == "methods" else ""
+    parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
+
+
+# ---------------------------------------------------------------- this installation
+
+Status = Literal["ok", "warning", "failed"]
+EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare")
+BOUND = 0.01
+"""Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
+
+    name: str
+    status: Status
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.status:<7}  {self.name}: {self.told}"
+
+
+@dataclass(frozen=True)
+class Diagnosis(Tabular):
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """The findings that have failed: work that needs these will fail."""
+        return tuple(finding for finding in self.findings if finding.status == "failed")
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the findings, one row each."""
+        return [vars(finding) for finding in self.findings]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.findings))
+
+
+def doctor(*, device: str = "auto") -> Diagnosis:
+    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+
+    Args:
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
+    """
+    checks: dict[str, Callable[[], tuple[Status, str]]] = {
+        "packages": _packages,
+        "computing": lambda: _computing(device),
+    }
+    findings = []
+    for name, check in checks.items():
+        try:
+            status, text = check()
+        except Exception as error:
+            status, text = "failed", f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
+    return Diagnosis(tuple(findings))
+
+
+def _packages() -> tuple[Status, str]:
+    """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    there = {canonicalize_name(item.metadata["Name"]): item.version for item in importlib.metadata.distributions()}
+    lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
+    status: Status = "ok"
+    for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
+        version, marker = there.get(canonicalize_name(needed.name)), needed.marker
+        extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
+        if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
+            continue
+        fits = version is not None and needed.specifier.contains(version, prereleases=True)
+        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
+        if not fits and status != "failed":
+            status = "warning" if extra else "failed"
+    return status, ", ".join(dict.fromkeys(lines))
+
+
+def _computing(text: str) -> tuple[Status, str]:
+    """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
+    import torch
+    import torchvision  # noqa: F401  (compiled for one version of torch)
+
+    from fedpriv.datasets import load_dataset
+    from fedpriv.util import seeds
+    from fedpriv.util.compute import pick_device
+
+    device = pick_device(text)
+    images, _ = load_dataset("digits").samples.batch(torch.arange(64))
+    kernel = torch.randn(8, 1, 3, 3, generator=seeds.generator(0, "doctor"))
+
+    def gradient(position: torch.device) -> torch.Tensor:
+        inputs = images.to(position).requires_grad_()
+        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(position)).tanh().square().sum(), inputs)[0].cpu()
+
+    expected = gradient(torch.device("cpu"))
+    apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
+    details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
+    return "ok" if apart <= BOUND else "failed", details

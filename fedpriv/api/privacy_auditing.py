@@ -70,17 +70,11 @@ class PrivacyAudit(Tabular):
 
 
 class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
-    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made.
+    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made."""
 
-    Attributes:
-        method: a name of ``fedpriv list methods`` (default ``fedavg``).
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        download: fetch the data set if it is missing.
-    """
-
-    method: str | None
-    device: str
-    download: bool
+    method: str | None  # a name of ``fedpriv list methods`` (default ``fedavg``)
+    device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
+    download: bool  # fetch the data set if it is missing
 
 
 @imports_what_is_named

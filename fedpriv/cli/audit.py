@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +23,11 @@ FIRST = ("methods", "defenses", "attacks", "seeds", "rounds", "targets", "iterat
 DP_FIRST = ("run", "method", "defense", "claim", "canaries", "confidence", "dataset", "seed", "out")
 REPRODUCE_FIRST = ("scale", "rows", "columns", "seeds", "data_dir", "workers", "download", "out")
 """Settings whose flags ``--help`` shows."""
-_more = partial(click.option, panel="More")
 
 
 @click.command(cls=Command)
 @click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
 @flags_of("auditing:audit", without=("study", "federation", "option", "defense"), first=FIRST)
-@_more("--submit", metavar="slurm|local", help="Submit shards as jobs of a queue, and end (needs --shards).")
-@_more("--shards", type=int, help="How many shards to submit.")
-@_more("--job", multiple=True, metavar="KEY=VALUE", help="Parameter of every job: timeout_min=600 (repeat).")
 @click.option("--dry-run", is_flag=True, help="Run nothing: list the cells, and estimate their work.")
 @common.common_options
 def audit(
@@ -44,8 +38,9 @@ def audit(
     A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
     """
     given = common.given_values(flags)
-    _refuse_parts(given, dry_run=dry_run)
     if dry_run:
+        if "shard" in given:
+            raise UserError("--dry-run does not go with --shard")
         given = {name: value for name, value in given.items() if name not in ("force", "share_group")}
         quietly = common.Terminal(quiet=quiet, as_json=True)
         outcome = fedpriv.plan(study, out=out if resume else None, resume=resume, listener=quietly, **given)
@@ -61,29 +56,9 @@ def audit(
     ]
     again = command_line("audit", "--resume", "--out", folder or "", *same, *code_flags())
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
-    if "submit" in given:
-        cluster = given.pop("submit")
-        sent = fedpriv.submit(study, out=folder or "", cluster=cluster, resume=resume, listener=listener, **given)
-        if as_json:
-            common.print_json({"out": str(sent.folder), "jobs": sent.jobs, "logs": str(sent.logs), "merge": sent.merge})
-            return 0
-        common.say(f"{sent.folder}: jobs {', '.join(sent.jobs)} submitted; they print to {sent.logs}", quiet=quiet)
-        common.say(f"the one that ends last merges all; should one die, submit again, or: {sent.merge}", quiet=quiet)
-        return 0
     result = fedpriv.audit(study, out=folder, resume=resume, listener=listener, **given)
     _show_study(result, as_json=as_json, quiet=quiet)
     return 1 if result.failed else 0
-
-
-def _refuse_parts(given: Mapping[str, Any], *, dry_run: bool) -> None:
-    """Check that flags about shards fit together."""
-    submits = "submit" in given
-    wrong = [name for name in (("force", "shard") if submits else ("job", "shards")) if name in given]
-    wrong += ["dry-run"] if dry_run and (submits or "shard" in given) else []
-    if wrong:
-        raise UserError(f"--{wrong[0]} does not go {'with' if submits or dry_run else 'without'} --submit or --shard")
-    if submits and "shards" not in given:
-        raise UserError("--submit needs --shards N, the number of jobs")
 
 
 def _show_study(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
@@ -136,7 +111,7 @@ def audit_dp(out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None
 
 @click.command(cls=Command)
 @click.argument("claim")
-@flags_of("reproducing:reproduce", without=("claim",), single=("seeds",), first=REPRODUCE_FIRST)
+@flags_of("auditing:reproduce", without=("claim",), single=("seeds",), first=REPRODUCE_FIRST)
 @common.common_options
 def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> int:
     """Put a claim of a paper to the test: what its figures are worth beside plain guesses, then ours and a verdict.

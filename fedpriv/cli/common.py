@@ -84,13 +84,11 @@ def data_name(flags: Mapping[str, Any]) -> str:
 
 
 _SWITCHES = ("--force", "--resume", "--share-group")
-_HOW = ("--shard", "--submit", "--shards", "--job")
-"""Flags with a value that say which part of the work a process does, and nothing of what results."""
 
 
 def typed(*, without: Sequence[str] = ()) -> list[str]:
     """Return the arguments of whoever makes the same anew: nothing to go on with, nothing to replace, the whole of it."""
-    valued = (*_HOW, *without)
+    valued = ("--shard", *without)
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
     kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
     return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]

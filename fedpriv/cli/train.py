@@ -17,7 +17,7 @@ from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.api.counting import Traffic
+    from fedpriv.api.training import Traffic
     from fedpriv.federation.summary import RunSummary
 
 
@@ -77,7 +77,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
 
 
 @click.command(cls=Command)
-@flags_of("counting:cost", first=COST_FIRST)
+@flags_of("training:cost", first=COST_FIRST)
 @common.common_options
 def cost(methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what a method uploads and broadcasts in a round, all clients together.
@@ -137,9 +137,7 @@ def _names() -> Iterable[str]:
 
 @click.command()
 @click.argument("name", shell_complete=common.completed(_names))
-@click.option(
-    "--all", "whole", is_flag=True, help="As Markdown, with formulas, options, an attack's page, a paper's entry."
-)
+@click.option("--all", "whole", is_flag=True, help="With the page of an attack, and the BibTeX entry of a method.")
 @common.common_options
 def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
     """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of a report (PSNR)."""
@@ -149,7 +147,10 @@ def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
     elif quiet:
         common.tell(*(f"{key}: {fact}" for key, fact in result.facts.items() if fact))
     else:
-        common.tell(*visible(result._repr_markdown_() if whole else str(result)).splitlines())
+        lines = visible(result._repr_markdown_() if whole else str(result)).splitlines()
+        common.tell(*(lines if whole else (part for line in lines for part in common.filled(line) or [""])))
+        if not whole and (result.page or result.bibtex):
+            common.tell("", f"more: fedpriv explain {result.name} --all")
 
 
 @click.command()

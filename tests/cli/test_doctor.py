@@ -9,7 +9,7 @@ import torch
 from command_line import call
 
 import fedpriv
-from fedpriv.api import diagnosing
+from fedpriv.api import cataloguing
 from fedpriv.cli.main import COMMANDS
 
 NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
@@ -47,4 +47,4 @@ def test_a_device_that_computes_otherwise_has_failed(monkeypatch):
     for factor, status in ((1.0, "ok"), (1.05, "failed"), (float("nan"), "failed")):
         factors = iter([1.0, factor])
         monkeypatch.setattr(torch, "conv2d", lambda x, w, factors=factors: next(factors) * exact(x, w))
-        assert diagnosing._computing("cpu")[0] == status
+        assert cataloguing._computing("cpu")[0] == status
