@@ -90,27 +90,19 @@ class Run(Tabular):
 
 
 class TrainSettings(Circumstances, FederationSettings, total=False):
-    """Keyword arguments of ``train`` beside the settings of the federation.
+    """Keyword arguments of ``train`` beside the settings of the federation."""
 
-    Attributes:
-        resume: go on with the interrupted run in ``out``, as it was configured.
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes that run the clients of a round, or ``auto`` (default 1); results do not depend on it.
-        download: fetch the data set if it is missing.
-        engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
-        min_clients: of ``flower``: clients that fail leave their round while so many others answered (default 1).
-        client_timeout: of ``flower``: seconds after which a client that has not answered leaves the round (default 600).
-        nodes: of ``flower``: simulated nodes (default: one for each client of a round).
-    """
-
-    resume: bool
-    device: str
-    workers: int | str
-    download: bool
-    engine: str | None
-    min_clients: int | None
-    client_timeout: float | None
-    nodes: int | None
+    resume: bool  # go on with the interrupted run in ``out``, as it was configured
+    device: str  # ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``
+    workers: int | str  # processes that run the clients of a round, or ``auto`` (default 1), with equal results
+    download: bool  # fetch the data set if it is missing
+    engine: str | None  # what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal
+    # results
+    min_clients: int | None  # of ``flower``: clients that fail leave their round while so many others answered (default
+    # 1)
+    client_timeout: float | None  # of ``flower``: seconds after which a client that has not answered leaves the round
+    # (default 600)
+    nodes: int | None  # of ``flower``: simulated nodes (default: one for each client of a round)
 
 
 @verb(TrainSettings)
@@ -154,27 +146,16 @@ _STATED = ("classes", "pairs", "samples", "channels")
 
 
 class CostSettings(FederationSettings, total=False):
-    """The sizes that a count needs, stated or, where ``classes`` is not given, taken from data.
+    """The sizes that a count needs, stated or, where ``classes`` is not given, taken from data."""
 
-    Attributes:
-        classes: number of classes C.
-        pairs: (client, class) pairs in the training splits together, P.
-        samples: training images of all clients together.
-        channels: of images where no data is read (default 3).
-        clusters: cluster prototypes over all classes, Q (fpl).
-        compressed_scalars: scalars of one compressed model (fedkd).
-        seed: of the partition.
-        download: fetch the data set if it is missing.
-    """
-
-    classes: int
-    pairs: int
-    samples: int
-    channels: int
-    clusters: int
-    compressed_scalars: int
-    seed: int
-    download: bool
+    classes: int  # number of classes C
+    pairs: int  # (client, class) pairs in the training splits together, P
+    samples: int  # training images of all clients together
+    channels: int  # of images where no data is read (default 3)
+    clusters: int  # cluster prototypes over all classes, Q (fpl)
+    compressed_scalars: int  # scalars of one compressed model (fedkd)
+    seed: int  # of the partition
+    download: bool  # fetch the data set if it is missing
 
 
 @dataclass(frozen=True)
@@ -321,17 +302,11 @@ class PrivacyAudit(Tabular):
 
 
 class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
-    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made.
+    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made."""
 
-    Attributes:
-        method: a name of ``fedpriv list methods`` (default ``fedavg``).
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        download: fetch the data set if it is missing.
-    """
-
-    method: str | None
-    device: str
-    download: bool
+    method: str | None  # a name of ``fedpriv list methods`` (default ``fedavg``)
+    device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
+    download: bool  # fetch the data set if it is missing
 
 
 @verb(PrivacyAuditSettings)

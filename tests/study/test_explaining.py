@@ -62,7 +62,7 @@ def test_the_words_of_reports_have_entries_of_two_to_four_lines():
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
-    assert fedpriv.explain("fedpriv.methods.fedgh:METHOD") == fedpriv.explain("fedgh")
+    assert fedpriv.explain("fedpriv.methods.fedre:FEDGH") == fedpriv.explain("fedgh")
     assert fedpriv.explain("fedpriv.defenses.clip:Clip").kind == "defenses"
 
 
