@@ -55,23 +55,23 @@ BUDGET: dict[str, int] = {
     "uploads": 972,
     "integrations": 1_142,
     "dp": 680,
-    "federation": 2_145,
-    "methods": 3_251,
+    "federation": 2_148,
+    "methods": 2_985,
     "defenses": 2_054,
-    "attacks": 11_316,
-    "eval": 5_259,
+    "attacks": 11_186,
+    "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
-    "cli": 1_066,
-    "pipeline": 1_757,
+    "cli": 1_000,
+    "pipeline": 1_739,
     "sources": 3_069,
-    "api": 2_371,
-    "study": 2_638,
+    "api": 2_013,
+    "study": 2_574,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1848
+RESERVE = 0
 """Lines that no room has yet."""
 
 VERBS = {
