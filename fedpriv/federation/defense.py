@@ -5,7 +5,6 @@ No hook knows a method; several defenses are applied in the order they are given
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
@@ -130,10 +129,6 @@ class Defense:
         """Return the message that leaves the client instead of ``message``; an empty one is not sent at all."""
         return message
 
-    def period(self) -> int:
-        """Return the rounds from one upload to the next."""
-        return 1
-
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as this defense encodes it."""
         return entries
@@ -222,10 +217,6 @@ class DefensePipeline:
             if not message:
                 return ()
         return message
-
-    def period(self) -> int:
-        """Return the rounds from one upload to the next."""
-        return math.lcm(*(defense.period() for defense in self.defenses))
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as it is put on the wire."""
