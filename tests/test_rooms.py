@@ -58,15 +58,15 @@ BUDGET: dict[str, int] = {
     "federation": 2_148,
     "methods": 2_985,
     "defenses": 2_054,
-    "attacks": 11_311,
+    "attacks": 11_186,
     "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
-    "cli": 1_040,
-    "pipeline": 1_757,
+    "cli": 1_000,
+    "pipeline": 1_739,
     "sources": 3_069,
-    "api": 2_202,
-    "study": 2_638,
+    "api": 2_013,
+    "study": 2_574,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
