@@ -1,4 +1,4 @@
-"""What FedRE and FedRAL send, for the uploads of other methods: one mixture of rows, and one block of many."""
+"""One mixture of rows, as FedRE sends it, and one block of many, as FedRAL does, for the uploads of other methods."""
 
 from __future__ import annotations
 
