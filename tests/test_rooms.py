@@ -42,7 +42,6 @@ READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.escape": "characters that mean something in Markdown",
     "util.compute": "sizes in what torch says when memory runs out",
-    "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
 """Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back
 as text: it is kept as data, and sentences are made from that."""

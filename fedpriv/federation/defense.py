@@ -183,8 +183,9 @@ class DefensePipeline:
 
     def _plans(self, plan: ProtectionPlan) -> Iterator[tuple[Defense, ProtectionPlan]]:
         """Yield each defense with the plan that it gets."""
-        for index, defense in enumerate(self.defenses):
-            yield defense, DefensePipeline(self.defenses[:index]).after(plan)
+        for defense in self.defenses:
+            yield defense, plan
+            plan = defense.after(plan)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
