@@ -15,7 +15,7 @@ from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, Tar
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Raw
-from fedpriv.sources.source import Source, batch_norms, read_card
+from fedpriv.sources.source import Source, batch_norms, by_round, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
 from fedpriv.uploads.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
 from fedpriv.uploads.payload import Message
@@ -60,10 +60,7 @@ class ExternalSource(Source):
         return tuple(item for item in self.seen if item.round == self.last)
 
     def rounds(self) -> Mapping[int, Sequence[int]]:
-        result: dict[int, list[int]] = {}
-        for item in self.seen:
-            result.setdefault(item.round, []).append(item.client)
-        return result
+        return {number: [o.client for o in group] for number, group in by_round(self.seen).items()}
 
     def upload(self, round_: int, client: int) -> Message:
         return next(item.upload for item in self.seen if (item.round, item.client) == (round_, client))
@@ -105,7 +102,7 @@ class ExternalSource(Source):
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         return self.running.get(client) if card.batch_norm == "running" and seen.round == self.last else None
 
-    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         if self.public is None or card.attacker_data == "none":
             return None, None
         return self.public.images, self.public.labels if card.attacker_data == "same_domain" else None

@@ -8,8 +8,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import torch
 from annotated_types import Ge, Gt
@@ -92,6 +93,14 @@ class Facts:
     dataset: str | None = None  # as they call the images
 
 
+NEEDED: Final = {
+    "model": "model (a function of no argument: the architecture of uploaded weights",
+    "data": "data (a function of a partition: images and labels; nothing can be scored without",
+    "auxiliary": "auxiliary images (a function of no argument: images that no client has, and their labels",
+}
+"""Functions that cannot be done without."""
+
+
 @dataclass(frozen=True)
 class OwnerFacts:
     """Facts, and where they were stated."""
@@ -100,12 +109,20 @@ class OwnerFacts:
     where: str  # begins errors about them: a file, or the argument
     folder: Path  # relative paths, and modules that are found nowhere else, are below it
 
-    def call(self, name: str, *given: Any) -> Any:
-        """Call one of the functions with as many arguments as it needs, and at least one of them."""
-        made = self._function(name)
+    def needed(self, name: str) -> int:
+        """Return the number of arguments without a default that a function takes; one where it does not say."""
+        try:
+            takes = inspect.signature(self._function(name)).parameters.values()
+        except (TypeError, ValueError):
+            return 1
+        return sum(entry.kind <= entry.POSITIONAL_OR_KEYWORD and entry.default is entry.empty for entry in takes)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        """Call a function with as many arguments as it needs, and at least one of them."""
+        function, number = self._function(name), max(self.needed(name), 1)
         with _found_below(self.folder):
             try:
-                return made(*given[: max(_needed(made), 1)])
+                return function(*given[:number])
             except UserError:
                 raise
             except Exception as error:  # somebody else's function raises anything
@@ -113,26 +130,23 @@ class OwnerFacts:
                 why = f"{type(error).__name__}: {reason(error)}"
                 raise UserError(f"{self.where}: {name}: {call} failed: {why}") from error
 
-    def takes_a_round(self, name: str) -> bool:
-        """Return True where a function of a partition takes the number of a round too."""
-        return getattr(self.facts, name) is not None and _needed(self._function(name)) > 1
-
     def _function(self, name: str) -> Callable[..., Any]:
-        made, where = getattr(self.facts, name), f"{self.where}: {name}"
+        made: Any = getattr(self.facts, name)
+        if made is None:
+            raise UserError(f"{self.where}: no {NEEDED[name]}), package.module:NAME")
         if isinstance(made, str) and is_reference(made):
             with _found_below(self.folder):
                 try:
                     made = _FUNCTIONS.load(made)
                 except UserError as error:
-                    raise UserError(f"{where}: {error}") from error
+                    raise UserError(f"{self.where}: {name}: {error}") from error
         if not callable(made):
-            raise UserError(f"{where}: expected a function or package.module:NAME, got {shown(made)}")
-        function: Callable[..., Any] = made
-        return function
+            raise UserError(f"{self.where}: {name}: expected a function or package.module:NAME, got {shown(made)}")
+        return made  # type: ignore[no-any-return]
 
     def images(self, name: str, *given: Any, labelled: bool = True) -> tuple[Any, Any]:
         """Return images and classes that a function returns, unchecked but for their number."""
-        made = self.call(name, *given)
+        made = self._call(name, *given)
         if isinstance(made, Tensor) and not labelled:
             return made, None
         if not isinstance(made, (tuple, list)) or len(made) != 2:
@@ -142,21 +156,14 @@ class OwnerFacts:
             )
         return made[0], torch.as_tensor(made[1])
 
-    def module(self, name: str, *given: Any) -> Any:
+    def module(self, name: str, *given: Any) -> nn.Module:
         """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""
-        module, normalize = copy.deepcopy(self.call(name, *given)), self.facts.normalize
-        if normalize is not None and isinstance(module, nn.Module):
-            module.register_forward_pre_hook(_Normalized(normalize))
+        module, normalize = copy.deepcopy(self._call(name, *given)), self.facts.normalize
+        if not isinstance(module, nn.Module):
+            raise UserError(f"{self.where}: {name}: returned {type(module).__name__}; expected a torch.nn.Module")
+        if normalize is not None:
+            module.register_forward_pre_hook(partial(_normalized, normalize))
         return module
-
-
-def _needed(made: Callable[..., Any]) -> int:
-    """Return the number of arguments without a default; one where a function does not say."""
-    try:
-        takes = inspect.signature(made).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    return sum(entry.kind <= entry.POSITIONAL_OR_KEYWORD and entry.default is entry.empty for entry in takes)
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
@@ -169,9 +176,7 @@ def read_facts(run: Path, given: Any) -> OwnerFacts:
         return OwnerFacts(Facts(), f"facts (no {path.name} beside the run)", path.parent)
     facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
     functions = (facts.model, facts.data, facts.held_out, facts.auxiliary, facts.public, facts.extractor)
-    check_modules(
-        *(function for function in functions if isinstance(function, str) and is_reference(function)), file=path
-    )
+    check_modules(*(name for name in functions if isinstance(name, str) and is_reference(name)), file=path)
     return OwnerFacts(facts, str(path), path.absolute().parent)
 
 
@@ -186,12 +191,8 @@ def _found_below(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-class _Normalized:
-    """Normalises images on their way into a module; a class of its own, so that copies and pickles keep it."""
-
-    def __init__(self, normalize: Normalize) -> None:
-        self.mean, self.std = (torch.tensor(each)[:, None, None] for each in (normalize.mean, normalize.std))
-
-    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        images, *others = given
-        return (images - self.mean.to(images)) / self.std.to(images), *others
+def _normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Normalise images on their way into a module; a function of its own, so that copies and pickles keep it."""
+    images, *others = given
+    mean, std = (torch.tensor(each)[:, None, None].to(images) for each in (normalize.mean, normalize.std))
+    return (images - mean) / std, *others

@@ -26,7 +26,7 @@ from fedpriv.federation.states import State, put
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.source import Source, batch_norms, summed, summed_without_own
+from fedpriv.sources.source import Source, batch_norms
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
 from fedpriv.uploads.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
 from fedpriv.uploads.payloads import Message, Model, PublicLoss, Representations, get_payload
@@ -107,11 +107,6 @@ class RunSource(Source):
             )
         last = NETWORKS.first(self.upload(before, seen.client))
         return () if last is None else (last,)
-
-    def view(
-        self, observations: tuple[Observation, ...]
-    ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
-        return (summed(observations), summed_without_own(observations)) if self.summed else super().view(observations)
 
     def has_images(self, round_: int, client: int) -> bool:
         if self.kind not in NETWORKS | LAYERS:
@@ -235,7 +230,7 @@ class RunSource(Source):
             for name in batch_norms(self.model)
         }
 
-    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         current = self.federation.attacker if card.attacker_data == "same_domain" else None
         return (None, None) if current is None else (current.images, current.labels.cpu())
 

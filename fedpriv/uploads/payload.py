@@ -51,22 +51,20 @@ def check_plain(where: str, value: object) -> Tensor:
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
     """Return a NumPy array of numbers as a tensor that shares no memory with it."""
-    kind = shown(str(array.dtype))
+    what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {shown(str(array.dtype))}"
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
-        what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
-        raise UserError(f"{where}: {what}; expected floats, whole numbers or booleans")
+        raise UserError(f"{where}: expected numbers, got {what}")
     if array.size > MOST_VALUES:
         raise UserError(f"{where}: {array.size:,} values, shape {array.shape}; at most {MOST_VALUES:,}")
     try:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True))
     except TypeError as error:
-        raise UserError(f"{where}: an array of {kind}, which no tensor holds") from error
+        raise UserError(f"{where}: {what}, which no tensor holds") from error
 
 
-def from_numbers(where: str, value: object, *, integer: bool) -> object:
-    """Return lists and arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value."""
-    expected = "whole numbers" if integer else "numbers"
-    if isinstance(value, (list, tuple)):
+def as_tensor(where: str, value: object) -> Tensor:
+    """Return numbers in an array or in lists, a list of tensors to be stacked, or a tensor as a plain tensor."""
+    if isinstance(value, (list, tuple, range)):
         try:
             if value and all(isinstance(row, Tensor) for row in value):
                 return torch.stack([check_plain(f"{where}[{index}]", row).detach() for index, row in enumerate(value)])
@@ -74,12 +72,8 @@ def from_numbers(where: str, value: object, *, integer: bool) -> object:
         except UserError:
             raise
         except Exception as error:  # of an object with an array's protocols anything
-            raise UserError(f"{where}: expected {expected}, in rows of one length, got a list of others") from error
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype.kind not in ("iu" if integer else "fiu"):
-        raise UserError(f"{where}: expected {expected}, got {shown(str(value.dtype))}")
-    return from_array(where, value).to(torch.int64 if integer else torch.float32)
+            raise UserError(f"{where}: expected numbers, in rows of one length, got a list of others") from error
+    return from_array(where, value) if isinstance(value, np.ndarray) else check_plain(where, value)
 
 
 def all_finite(value: Tensor) -> bool:
@@ -222,7 +216,10 @@ class Payload:
                 }
                 object.__setattr__(self, spec.name, types.MappingProxyType(value))
             elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
-                object.__setattr__(self, spec.name, from_numbers(where, value, integer=spec.metadata["integer"]))
+                numbers, integer = as_tensor(where, value), spec.metadata["integer"]
+                if integer and (numbers.is_floating_point() or numbers.dtype == torch.bool):
+                    raise UserError(f"{where}: expected whole numbers, got {numbers.dtype}")
+                object.__setattr__(self, spec.name, numbers.to(torch.int64 if integer else torch.float32))
         self.check()
 
     def tensors(self) -> dict[str, Tensor]:

@@ -38,8 +38,8 @@ from fedpriv.util.errors import UserError
         (lambda: Prototypes([[1.0], ["2"]], [0, 1]), "prototype.features: expected numbers"),
         (lambda: Prototypes([[1.0], [2.0]], [0.0, 1.5]), "prototype.classes: expected whole numbers"),
         (lambda: Prototypes(np.ones((2, 3)).astype(object), [0, 1]), "prototype.features: expected numbers"),
-        (lambda: Prototypes(np.ma.masked_array(np.ones((2, 3))), [0, 1]), "prototype.features: a masked array"),
-        (lambda: Model({"a": np.array(["b"])}), "model.state/a: an array of .<U1"),
+        (lambda: Prototypes(np.ma.masked_array(np.ones((2, 3))), [0, 1]), "expected numbers, got a masked array"),
+        (lambda: Model({"a": np.array(["b"])}), "model.state/a: expected numbers, got an array of .<U1"),
     ],
 )
 def test_a_payload_of_the_wrong_form_cannot_be_made(make, complaint):
