@@ -56,8 +56,6 @@ def build_case(
     newest = {o.client: o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)}
     if not newest:
         raise UserError(f"{source}: no client's local steps of round {seen[-1]} used an image; attack another round")
-    if n_targets < 1:
-        raise UserError(f"targets={shown(n_targets)}: expected at least 1")
     if isinstance(attack, Attack) and attack.unit == "class":
         targets = _choose_classes([_classes(source, observations, o, card) for o in newest.values()], n_targets, seed)
     else:
@@ -74,7 +72,8 @@ def build_case(
         trained or Trained(),
         every_extractor=attack is not None and attack.needs.every_extractor,
     )
-    return Case(observations, shuffled, knowledge, targets)
+    order = sorted(targets, key=lambda target: (target.round, target.client, target.index))
+    return Case(observations, shuffled, knowledge, tuple(order))
 
 
 def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
@@ -100,7 +99,7 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
 
 def _choose_targets(
     source: Source, newest: Sequence[Observation], allowed: set[TargetId], number: int, seed: int
-) -> tuple[TargetId, ...]:
+) -> list[TargetId]:
     """Draw targets by seed among those that are allowed, the same number from every client as far as it goes.
 
     A client's means of one image and of several come in turns, so that there are enough of both.
@@ -110,7 +109,10 @@ def _choose_targets(
     for observation in newest:
         every = list_targets([observation], source.kind)
         queue = [target for target in (every[i] for i in rng.permutation(len(every))) if target in allowed]
-        alone = [target for target in queue if _alone(source, target)]
+        alone: list[TargetId] = []
+        if source.kind in CLASS_MEANS:
+            labels = source.private(observation.client).labels
+            alone = [target for target in queue if int((labels == target.label).sum()) == 1]
         parts = (alone, [target for target in queue if target not in alone])
         turns = [part[-1 - place] for place in range(len(queue)) for part in parts if place < len(part)]
         queues.append(turns[::-1])  # the last is drawn first
@@ -119,17 +121,10 @@ def _choose_targets(
         for queue in queues:
             if queue and len(chosen) < number:
                 chosen.append(queue.pop())
-    return _in_order(chosen)
+    return chosen
 
 
-def _alone(source: Source, target: TargetId) -> bool:
-    """True for a mean of one image."""
-    if source.kind not in CLASS_MEANS:
-        return False
-    return int((source.private(target.client).labels == target.label).sum()) == 1
-
-
-def _choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> tuple[TargetId, ...]:
+def _choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> list[TargetId]:
     """Draw clients by seed and take every class of theirs, until ``number`` targets are reached."""
     rng = np.random.default_rng(derive_seed(seed, "targets", "class"))
     chosen: list[TargetId] = []
@@ -137,11 +132,7 @@ def _choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: 
         if chosen and len(chosen) + len(of_client[i]) > number:
             break
         chosen += of_client[i]
-    return _in_order(chosen)
-
-
-def _in_order(targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
-    return tuple(sorted(targets, key=lambda target: (target.round, target.client, target.index)))
+    return chosen
 
 
 def _classes(

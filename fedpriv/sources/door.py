@@ -162,9 +162,9 @@ def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
         elif isinstance(item, (Mapping, list, tuple)):
             clients = dict(item if isinstance(item, Mapping) else enumerate(item))
         else:
+            one = "an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or fedpriv.Gradient)"
             raise UserError(
-                f"uploads: expected an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or "
-                f"fedpriv.Gradient), a list of them or a mapping by client, got {type(item).__name__}"
+                f"uploads: expected {one}, a list or a mapping by client of them, got {type(item).__name__}"
             )
         if not all(type(client) is int and 0 <= client < MOST_CLIENTS for client in clients):
             raise UserError(f"uploads: expected client numbers 0..{MOST_CLIENTS - 1} as keys, got {shown([*clients])}")
@@ -343,13 +343,11 @@ def _batches(facts: dict[int, Any], counts: Mapping[int, int], raw: Mapping[int,
         fact = result[k] = parse(BatchFacts, vars(given), "batch")
         _check_label("batch: optimiser", fact.optimiser)
         if fact.sizes and (len(fact.sizes) != fact.steps or max(fact.sizes) > fact.batch_size):
-            text = f"sizes {shown(fact.sizes)} of {fact.steps} step(s) of at most {fact.batch_size} images"
-            raise UserError(f"batch: {text}")
+            most = f"{fact.steps} step(s) of at most {fact.batch_size} images"
+            raise UserError(f"batch: sizes {shown(fact.sizes)} of {most}")
         if fact.images != counts[k]:
-            raise UserError(
-                f"batch: {fact.images} images in {fact.steps} step(s), but client {k} has "
-                f"{counts[k]} images; expected the images of the steps, in order"
-            )
+            text = f"{fact.images} images in {fact.steps} step(s), but client {k} has {counts[k]}"
+            raise UserError(f"batch: {text}; expected the images of the steps, in order")
     return result
 
 
@@ -394,8 +392,7 @@ def _extractors(
     if not isinstance(before, (list, tuple)) or len(before) != len(rounds) - 1:
         got = f"{len(before)}" if isinstance(before, (list, tuple)) else type(before).__name__
         raise UserError(
-            f"earlier_extractors: {got} for {len(rounds)} round(s); expected a list with one entry a round "
-            "before the last"
+            f"earlier_extractors: {got} for {len(rounds)} round(s); expected a list, one a round but the last"
         )
     copies: dict[int, nn.Module] = {}
     result = {}
@@ -430,9 +427,7 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
             mean, var = after.get(f"{name}.running_mean"), after.get(f"{name}.running_var")
             shape = (norm.num_features,)
             if mean is None or var is None or not mean.shape == var.shape == shape or bool((var < 0).any()):
-                raise UserError(
-                    f"uploads: after: running statistics of {name!r}: expected floats {shape}, no variance < 0"
-                )
+                raise UserError(f"uploads: running statistics of {name!r}: expected floats {shape}, no variance < 0")
             entries[name] = mean, var
         result[k] = entries
     return result
@@ -458,15 +453,11 @@ def _check_together(source: ExternalSource) -> None:
             where = "extractor" if last else "earlier_extractors"
             width = _tried(where, network, images[:2], "representations (n, d)")
             if payload is not None and kind in VECTORS and payload.rows().shape[1] != width:
-                raise UserError(
-                    f"{where}: returns vectors of width {width}, but those of client {seen.client}'s upload have "
-                    f"{payload.rows().shape[1]}"
-                )
+                text = f"vectors of width {width}, but those of client {seen.client}'s upload have"
+                raise UserError(f"{where}: returns {text} {payload.rows().shape[1]}")
         if last and payload is not None and payload.computed_from == "image" and len(payload.rows()) != len(images):
-            raise UserError(
-                f"images: {len(images)} of client {seen.client}, but its upload has {len(payload.rows())} rows; "
-                "expected one image a row, in order"
-            )
+            text = f"images: {len(images)} of client {seen.client}, but its upload has {len(payload.rows())} rows"
+            raise UserError(f"{text}; expected one image a row, in order")
     if kind in LAYERS and not source.batches:
         raise UserError("batch: missing; the update of a layer is read with fedpriv.BatchFacts")
     if not pipeline.defenses or source.summed or pipeline.server_view == "sum":
@@ -493,7 +484,5 @@ def _tried(where: str, network: nn.Module, images: Tensor, given: str) -> int:
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise UserError(f"{where}: expected {given} of images (n, c, h, w), got {got}")
     if not made.is_floating_point() or not bool(check_plain(where, made).isfinite().all()):
-        raise UserError(
-            f"{where}: returns NaN, infinity or {made.dtype} on the client's images; expected finite floats"
-        )
+        raise UserError(f"{where}: returns NaN, infinity or {made.dtype} on images; expected finite floats")
     return made.shape[1]

@@ -141,17 +141,14 @@ class ExternalSource(Source):
 
     def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
         places: dict[bytes, int] = {}  # an image that two clients have is nobody's non-member
-        images: list[Tensor] = []
-        labels: list[Tensor] = []
+        distinct: list[tuple[Tensor, Tensor]] = []
 
         def placed(samples: Samples) -> np.ndarray:
-            keys = [image_key(image) for image in samples.images]
-            for key, image, label in zip(keys, samples.images, samples.labels, strict=True):
-                if key not in places:
-                    places[key] = len(images)
-                    images.append(image)
-                    labels.append(label)
-            return np.array([places[key] for key in keys])
+            index = [places.setdefault(image_key(image), len(places)) for image in samples.images]
+            for place, image, label in zip(index, samples.images, samples.labels, strict=True):
+                if place == len(distinct):
+                    distinct.append((image, label))
+            return np.array(index)
 
         train = {client: placed(current) for client, current in self.images.items()}
         used = {}
@@ -159,8 +156,9 @@ class ExternalSource(Source):
             known = [places[key] for key in map(image_key, self.public.images.cpu()) if key in places]
             used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
         held_out = {client: placed(selected) for client, selected in self.held_out.items()}
-        everything = torch.cat([torch.stack(images), self.auxiliary.images])
-        samples = Samples(everything, torch.cat([torch.stack(labels), self.auxiliary.labels]))
+        images, labels = map(torch.stack, zip(*distinct, strict=True))
+        auxiliary = self.auxiliary
+        samples = Samples(torch.cat([images, auxiliary.images]), torch.cat([labels, auxiliary.labels]))
         return Holdings(samples, train, used, held_out, self.device)
 
     def described(self, round_: int | None) -> dict[str, Any]:
@@ -178,13 +176,12 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
         "attacker_data": "none" if source.public is None else "same_domain",
     }
     card = read_card(granted, derived)
-    lacking = {
-        "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
-        "batch": ("batch", card.batch and not source.batches),
-        "attacker_data": ("public", card.attacker_data != "none" and source.public is None),
-        "batch_norm": ("uploads", card.batch_norm == "running" and no_statistics),
-    }
-    for name, (giver, lacks) in lacking.items():
+    for name, giver, lacks in (
+        ("extractor", "extractor", card.extractor in ("white_box", "query") and not private),
+        ("batch", "batch", card.batch and not source.batches),
+        ("attacker_data", "public", card.attacker_data != "none" and source.public is None),
+        ("batch_norm", "uploads", card.batch_norm == "running" and no_statistics),
+    ):
         if lacks:
             where = f"knowledge={shown({name: getattr(card, name)})}"
             raise UserError(f"{where}: assumes what was not handed in; {giver} would give it")

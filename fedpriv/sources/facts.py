@@ -58,29 +58,22 @@ class Normalize:
 class Facts:
     """Facts about a recorded run; whatever is left out costs the attacks that need it.
 
-    Functions are given as such, or as texts ``package.module:NAME``.
-
-    Attributes:
-        model: of no argument: the architecture of uploaded weights, a module from images to logits.
-        data: of a partition, and of the round too where it requires two: the images ``(n, c, h, w)`` in [0, 1] that
-            were trained on, and their classes ``(n,)``. For scoring alone.
-        held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
-            membership inference, without which it claims no leak.
-        auxiliary: of no argument: images that no client has, and their classes; baselines are made of them.
-        extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
-            Of a partition and a round: after that round, which attacks on all rounds together need.
-        kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
-            not named is taken for a ``model``.
+    Functions are given as such, or as texts ``package.module:NAME``. Those of a partition may take the round's number too.
+    Images are ``(n, c, h, w)`` in [0, 1], beside their classes ``(n,)``.
     """
 
-    model: Any = None
-    data: Any = None
-    held_out: Any = None
-    auxiliary: Any = None
-    public: Any = None  # of no argument: the attacker's own images and their classes
-    extractor: Any = None
+    model: Any = None  # of no argument: the architecture of uploaded weights, a module from images to logits
+    data: Any = None  # of a partition: the images that were trained on, for scoring alone
+    held_out: Any = (
+        None  # of a partition: images that its client did not train on, without which no membership is claimed
+    )
+    auxiliary: Any = None  # of no argument: images that no client has; baselines are made of them
+    public: Any = None  # of no argument: the attacker's own images
+    extractor: Any = (
+        None  # of a partition: its extractor after the newest round (or the one that it is given), a module
+    )
     normalize: Normalize | None = None  # of the app, where its model takes other images than those in [0, 1]
-    kinds: Mapping[str, Any] = field(default_factory=dict)
+    kinds: Mapping[str, Any] = field(default_factory=dict)  # set of arrays -> kind, or ``{kind, FIELD = "array"}``
     phase: str = "train"  # asked of clients where they upload
     batch: Steps | None = None
     partitions: Mapping[str, int | str] = field(default_factory=dict)  # by client, where clients wrote no truth

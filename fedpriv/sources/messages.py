@@ -117,18 +117,14 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
     if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and len(classes):
         present, counts = classes.unique(return_counts=True)
         if len(present) != len(values):
-            raise UserError(
-                f"{where}: {len(values)} rows, but the labels name {len(present)} classes; pass a payload that says which "
-                "class each row is of"
-            )
+            text = f"{where}: {len(values)} rows, but the labels name {len(present)} classes"
+            raise UserError(f"{text}; pass a payload that says which class each row is of")
         return Prototypes(values, present, counts) if target == Prototypes.kind else ClassLogits(values, present)
     if target == Entangled.kind and values.dim() == 1 and len(classes):
         number = n_classes or int(classes.max()) + 1
         return Entangled(values, torch.bincount(classes, minlength=number).float() / len(classes))
-    name = payload_kind(target).__name__
-    raise UserError(
-        f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
-    )
+    text = f"a tensor of shape {tuple(given.shape)} does not say what it is an upload of"
+    raise UserError(f"{where}: {text}; pass a payload: {payload_kind(target).__name__}")
 
 
 def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
@@ -137,9 +133,8 @@ def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload
     for key, value in given.items():
         whole = isinstance(key, (int, np.integer)) and not isinstance(key, bool)
         if not whole or not 0 <= key < MOST_CLASSES:
-            raise UserError(
-                f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
-            )
+            expected = f"a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
+            raise UserError(f"{where}: class {shown(key)}; expected {expected}")
         text = f"{where}: class {key}"
         vector = as_tensor(text, value).detach().cpu()
         if vector.dim() != 1 or vector.is_complex():

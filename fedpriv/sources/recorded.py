@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
@@ -195,7 +196,10 @@ class _Reader:
                 difference = seen.facts.get(DIFFERENCE) is True and following is None
                 assert arrays is not None
                 uploads[client] = self._upload(arrays, known, difference=difference)
-                broadcasts[client] = None if known is None or self.target in STATES else self._payload_or_none(known)
+                broadcasts[client] = None
+                if known is not None and self.target not in STATES:
+                    with contextlib.suppress(_LeftOut):
+                        broadcasts[client] = self._payload(known)
             except _LeftOut as error:
                 self.notices.append(f"left out: round {seen.round}, client {client}: {error}")
         return uploads, broadcasts
@@ -219,8 +223,8 @@ class _Reader:
         given = self.owner.facts.kinds.get(name, "model")
         kind = given.get("kind") if isinstance(given, Mapping) else given
         if not isinstance(kind, str):
-            where = f"{self.owner.where}: kinds.{name}"
-            raise UserError(f"{where}: expected a kind, or a table with one, got {shown(given)}")
+            text = f"kinds.{name}: expected a kind, or a table with one, got {shown(given)}"
+            raise UserError(f"{self.owner.where}: {text}")
         return payload_kind(kind).kind
 
     def _upload(self, arrays: Arrays, before: Arrays | None, *, difference: bool) -> Any:
@@ -249,16 +253,10 @@ class _Reader:
         for wanted in (state, dict(self.model.named_parameters())):
             if [tuple(value.shape) for value in wanted.values()] == [tuple(value.shape) for value in arrays.values()]:
                 return dict(zip(wanted, arrays.values(), strict=True))
-        raise UserError(
-            f"{self.owner.where}: model: {len(arrays)} arrays without names are recorded, shaped unlike the model's "
-            f"{len(state)} entries in order"
+        text = (
+            f"{len(arrays)} arrays without names are recorded, shaped unlike the model's {len(state)} entries in order"
         )
-
-    def _payload_or_none(self, arrays: Arrays) -> Payload | None:
-        try:
-            return self._payload(arrays)
-        except _LeftOut:
-            return None
+        raise UserError(f"{self.owner.where}: model: {text}")
 
     def _payload(self, arrays: Arrays) -> Payload:
         kinds, where = self.owner.facts.kinds, f"{self.owner.where}: kinds"
@@ -276,10 +274,8 @@ class _Reader:
             elif name in arrays:
                 values[key] = arrays[name].to(torch.int64 if spec["integer"] else torch.float32)
             elif not spec["optional"]:
-                there = ", ".join(arrays)
-                raise UserError(
-                    f"{where}: field {key!r} of {self.target} is said to be array {name!r}; recorded: {there}"
-                )
+                said = f"field {key!r} of {self.target} is said to be array {name!r}"
+                raise UserError(f"{where}: {said}; recorded: {', '.join(arrays)}")
         try:
             made = self.kind(**values)
         except UserError as error:

@@ -165,9 +165,8 @@ class Source(ABC):
             private = self.private(target.client)
             index, weights = self._members(private.labels, target, of_class=unit == "class" and self.kind not in LAYERS)
             if not len(index):
-                raise UserError(
-                    f"images: client {target.client} has none of class {target.label}, which its upload names"
-                )
+                text = f"client {target.client} has none of class {target.label}, which its upload names"
+                raise UserError(f"images: {text}")
             images, pool = private.images[index], self.pool(target.client, seed, keep)
             recovered = unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS  # these lead to no representation
             feature = self.feature(target, images) if recovered else None
@@ -191,9 +190,7 @@ class Source(ABC):
         elif self.kind in NETWORKS:
             index = self.used(target.round, target.client)
         else:
-            raise UserError(
-                f"no images are known to be behind an upload of {self.kind}, which is computed from: {origin}"
-            )
+            raise UserError(f"no images are known to be behind uploads of {self.kind}, computed from: {origin}")
         return index, torch.full((len(index),), 1 / max(len(index), 1), dtype=torch.float64)
 
 

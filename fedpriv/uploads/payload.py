@@ -171,22 +171,14 @@ class Payload:
         ):
             features: Tensor = tensor("c d", private=True)
             classes: Tensor = tensor("c", private=True, integer=True, says="classes")
-
-    Attributes:
-        kind: name, unlike any other kind's.
-        computed_from: see :data:`Origin`.
-        space: see :data:`Space`.
-        aggregation: see :data:`Aggregation`.
-        once: whether a client sends it in its first round only.
-        network: see :data:`Network`; None for anything but weights and factors.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # name, unlike any other kind's
     computed_from: ClassVar[Origin]
     space: ClassVar[Space]
     aggregation: ClassVar[Aggregation]
-    once: ClassVar[bool]
-    network: ClassVar[Network | None] = None
+    once: ClassVar[bool]  # whether a client sends it in its first round only
+    network: ClassVar[Network | None] = None  # of weights and factors alone
 
     def __init_subclass__(cls, **traits: Any) -> None:
         """Register a kind."""
@@ -251,15 +243,12 @@ class Payload:
 
     def rows(self) -> Tensor:
         """Return the values ``(n, d)`` one row each; only of kinds whose space is representations or class outputs."""
-        name = self.values_field()
-        assert name is not None, f"{self.kind} has no values"
-        values: Tensor = getattr(self, name)
+        values: Tensor = getattr(self, str(self.values_field()))
         return values if values.dim() == 2 else values[None]
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Return the values by parameter's name; only of kinds whose space is weights or factors."""
-        name = self.values_field()
-        assert name is not None, f"{self.kind} has no values"
+        name = str(self.values_field())
         values: Tensor | Mapping[str, Tensor] = getattr(self, name)
         return values if isinstance(values, Mapping) else {name: values}
 
@@ -292,7 +281,7 @@ class Payload:
             if spec.metadata["shape"] != "*":
                 _check_tensor(where, value, spec.metadata, axes)
                 continue
-            if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
+            if not isinstance(value, Mapping):
                 raise UserError(f"{where}: expected tensors by name, got {type(value).__name__}")
             check_names(where, [*value])
             for name, entry in value.items():
