@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take
+from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.uploads.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
@@ -68,7 +68,7 @@ def pull(running: Tensor, target: Tensor) -> Tensor:
     return (running - target).square().mean() / 2
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train; upload the model with the number of samples, and the first time the running mean."""
     options: Options = setup.options
     state, model = apply_broadcast(setup, state, broadcast), setup.model
@@ -97,7 +97,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state | take(model, "model") | private, upload
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average models as FedAvg; average the running means of all clients that have sent one."""
     averaged, sent = weights.average(Model, setup, state, uploads, rng)
     sums = state.get(MEAN_SUM, torch.zeros(setup.blueprint.width, dtype=torch.float64, device=setup.device))

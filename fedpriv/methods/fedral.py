@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import represent_by, train
+from fedpriv.federation.local_training import classify_by, represent_by, train
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take, weighted_mean
+from fedpriv.federation.states import Outcome, State, put, take, weighted_mean
 from fedpriv.methods import weights
 from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
@@ -87,7 +87,7 @@ def turned(features: Tensor, angle: Tensor) -> Tensor:
     return features + features @ angle
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train model and matrix together; upload the matrix's diagonal blocks."""
     options: Options = setup.options
     state = apply_broadcast(setup, state, broadcast)
@@ -105,13 +105,13 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model") | {ANGLE: trained}, upload
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Draw the initial matrix and broadcast it."""
     seed = weights.draw_seed(rng)
     return _announce(initial_angle(setup.blueprint.width, seed, setup.options.scale).to(setup.device))
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average the matrices element by element and broadcast the dense result."""
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "weighted":
@@ -122,7 +122,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return _announce((total / senders.clamp(min=1)).float())
 
 
-def _announce(angle: Tensor) -> tuple[State, Message]:
+def _announce(angle: Tensor) -> Outcome:
     return {ANGLE: angle}, (AngleMatrix(angle[None].clone()),)
 
 
@@ -174,6 +174,6 @@ METHOD = replace(
     predict=predict,
     check=check,
     sizes=sizes,
-    extra_predictors={"without_matrix": weights.predict},
+    extra_predictors={"without_matrix": classify_by},
     linear_aggregation=True,
 )

@@ -20,23 +20,19 @@ from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, LocalTraining
-from fedpriv.federation.states import State, put, take
+from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.uploads.payloads import Extractor, Message
 
 
 @dataclass(frozen=True)
 class Options:
-    """Hyperparameters of FedRep.
-
-    Attributes:
-        head_epochs: passes over the local data that train the head, before the extractor's.
-    """
+    """Hyperparameters of FedRep: ``head_epochs``, passes over the local data that train the head, before the extractor's."""
 
     head_epochs: Annotated[int, Ge(1)] = 1
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the head, then the extractor; upload the extractor with the number of samples."""
     put(setup.model, weights.receive(Extractor, setup, state, broadcast), "model")
     train_head(setup, weights.side_generator(rng))

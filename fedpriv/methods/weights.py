@@ -15,12 +15,12 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.federation.local_training import classification_loss, classify_by, train
+from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
+from fedpriv.uploads.payloads import Classifier, Extractor, Message, Model, Prototypes, SampleCount, get_payload
 
 Kind = type[Model] | type[Extractor] | type[Classifier]
 
@@ -40,11 +40,6 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     return take(build_model(setup.blueprint, draw_seed(rng)), "model")
 
 
-def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
-    """Return the logits ``(n, C)`` of the client's own model."""
-    return classify_by(setup, state, images)
-
-
 def part(kind: Kind, model: SplitModel) -> State:
     """Return copies of the parameters that payloads of a kind hold."""
     if kind is Classifier:
@@ -52,7 +47,7 @@ def part(kind: Kind, model: SplitModel) -> State:
     return {n: value for n, value in parameters(model).items() if kind is Model or not n.startswith("head.")}
 
 
-def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the initial global weights and broadcast them."""
     weights = part(kind, build_model(setup.blueprint, draw_seed(rng)).to(setup.device))
     return outer(weights, "global"), (kind(weights),)
@@ -81,11 +76,15 @@ def weighed(kind: Kind, setup: ClientSetup) -> Message:
     return kind(part(kind, setup.model)), sample_count(setup)
 
 
-def client_step(
-    kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
+def client_step(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the whole model by cross-entropy; upload a part of it with the number of samples."""
     return train_locally(kind, setup, state, broadcast, rng), weighed(kind, setup)
+
+
+def prototypes(setup: ClientSetup, counted: bool = False) -> Prototypes:
+    """Return the mean representation of every class that the client holds, by ``setup.model`` as it is."""
+    means, classes, numbers = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return Prototypes(means, classes, numbers if counted else None)
 
 
 def counts(uploads: Uploads) -> list[int]:
@@ -93,9 +92,7 @@ def counts(uploads: Uploads) -> list[int]:
     return [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
 
 
-def average(
-    kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
-) -> tuple[State, Message]:
+def average(kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Return sum_k n_k w_k / sum_k n_k over the uploaded weights, as state and as broadcast."""
     weights = weighted_mean([get_payload(upload, kind).state for _, upload in uploads], counts(uploads))
     return outer(weights, "global"), (kind(weights),)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.defenses.local_dp import LocalDp
+from fedpriv.defenses.noise import LocalDp
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.integrations.run import Partition, RecordedRun, Seen, default_folder, read_partitions
 from fedpriv.sources.door import read_uploads

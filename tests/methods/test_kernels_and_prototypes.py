@@ -15,7 +15,7 @@ from fedpriv.algebra.matrices import alignment, linear_kernel
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import put
 from fedpriv.methods import fedhenn, fpl
-from fedpriv.methods.fedtgp import adaptive_margin, generate, separation_loss
+from fedpriv.methods.fedproto import adaptive_margin, generate, separation_loss
 from fedpriv.methods.fpl import coarsest_groups, first_neighbour_groups
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy, l1_loss
 from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.states import put
-from fedpriv.methods import ds_fl, fedmd
-from fedpriv.methods.public_outputs import on_public
+from fedpriv.methods import fedmd
+from fedpriv.methods.fedmd import on_public
 from fedpriv.uploads.payloads import PublicLogits, PublicSamples, get_payload
 from fedpriv.util.seeds import generator
 
@@ -43,12 +43,12 @@ def test_a_round_asks_for_samples_and_the_next_carries_the_consensus_on_them(nam
 
 def test_aggregates_by_hand():
     mean = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4]])
-    sharpened = ds_fl.aggregated(mean, ds_fl.DsFlOptions())
+    sharpened = fedmd.aggregated(mean, fedmd.DsFlOptions())
     powers = [math.exp(6.0), math.exp(3.0), math.exp(1.0)]
     expect_close(sharpened[0], torch.tensor([power / sum(powers) for power in powers]), atol=1e-6)
-    expect_close(ds_fl.aggregated(mean, ds_fl.DsFlOptions(aggregation="sa")), mean, atol=1e-7)
+    expect_close(fedmd.aggregated(mean, fedmd.DsFlOptions(aggregation="sa")), mean, atol=1e-7)
     # A temperature of one is not simple aggregation: the softmax of shares, which flattens them.
-    flat = ds_fl.aggregated(mean, ds_fl.DsFlOptions(temperature=1.0))
+    flat = fedmd.aggregated(mean, fedmd.DsFlOptions(temperature=1.0))
     assert float(flat[0, 0]) < 0.6
 
     def entropy(shares):
