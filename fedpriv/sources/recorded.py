@@ -121,7 +121,7 @@ def _source(
     *,
     summed: bool,
 ) -> ExternalSource:
-    """Return what was read, beside the images, networks and facts that the owner gives, as a source."""
+    """Return uploads beside the images, networks and facts that the owner gives, as a source."""
     owner, facts, last = reader.owner, reader.owner.facts, max(read)
     rounds = {n: [client for client in uploads if client in clients] for n, (uploads, _) in read.items()}
     rounds = {number: of_round for number, of_round in rounds.items() if of_round}
