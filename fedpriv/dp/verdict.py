@@ -95,8 +95,7 @@ def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
     return Claim(name, privacy, delta, unit, number, "replaced" in neighbours, gaussian, record.get("bound"))
 
 
-LESS_NOISE: Final = 10
-"""A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""
+LESS_NOISE: Final = 10  # a mechanism with so many times less noise has to be contradicted, or the audit says nothing
 
 
 @dataclass(frozen=True)

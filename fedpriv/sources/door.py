@@ -36,14 +36,11 @@ from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
 
-MOST_CLIENTS: Final = 1_000_000
-"""Clients that uploads may be of, and their numbers."""
-
+MOST_CLIENTS: Final = 1_000_000  # clients that uploads may be of, and their numbers
 MOST_TOGETHER: Final = 1 << 32
 """Values of everything that is handed in: 16 GiB of float32, of which attacks make copies."""
 
-LONGEST_LABEL: Final = 200
-"""Characters of a name that pages and tables show."""
+LONGEST_LABEL: Final = 200  # characters of a name that pages and tables show
 
 
 def read_uploads(

@@ -20,8 +20,7 @@ from fedpriv.util.errors import UserError, shown
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
 
-MOST_IMAGES: Final = 1 << 40
-"""A client's number of images, where an upload tells one."""
+MOST_IMAGES: Final = 1 << 40  # a client's number of images, where an upload tells one
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Gradient:
     values: Mapping[str, Tensor] | Sequence[Tensor]
 
 
-Raw = Message | Update | Gradient
-"""An upload as it was handed in."""
+Raw = Message | Update | Gradient  # an upload as it was handed in
 
 
 # ---------------------------------------------------------------- forms of an upload
