@@ -64,7 +64,7 @@ ANSWERS = Kinds(lambda k: k.computed_from == "public")
 # Rows that are each of one class, or a mixture of classes.
 BY_CLASS = Kinds(lambda k: k.computed_from in ("image", "class", "mixture"))
 
-# Weights after local training, which have a loss before and after; those that are sent entry by entry, where a defense changes
+# Weights after local training, which have a loss before and after; those that are sent entry by entry, where defenses change
 # the difference from the broadcast; of these the ones by parameter's name; those of which truncated factors are sent.
 TRAINED = Kinds(lambda k: k.computed_from == "training")
 UPDATES = Kinds(lambda k: k.computed_from == "training" and k.space == "weights")
