@@ -37,9 +37,6 @@ from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
 
 MOST_CLIENTS: Final = 1_000_000  # clients that uploads may be of, and their numbers
-MOST_TOGETHER: Final = 1 << 32
-"""Values of everything that is handed in: 16 GiB of float32, of which attacks make copies."""
-
 LONGEST_LABEL: Final = 200  # characters of a name that pages and tables show
 
 
@@ -436,10 +433,6 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
 def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
-    sent = [tensor for seen in source.seen for payload in seen.upload for tensor in payload.tensors().values()]
-    together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
-    if together > MOST_TOGETHER:
-        raise UserError(f"uploads: {together:,} values together with images; at most {MOST_TOGETHER:,}")
     if source.model is not None and kind in WHOLE:
         _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
     for seen in source.seen:
