@@ -68,21 +68,14 @@ def read_uploads(
         raise UserError(f"n_classes={shown(n_classes)}: expected at most {MOST_CLASSES}")
     for name in {"method", "dataset"} & set(settings):
         _check_label(name, settings[name])
-    messages = [
-        {
-            k: read_message(
-                Update(getattr(before[k], "state", before[k]), given)
-                if is_state(given) and before[k] is not None
-                else given,
-                target,
-                classes[k],
-                n_classes,
-                k if len(clients) > 1 else None,
-            )
-            for k, given in of_round.items()
-        }
-        for of_round, before in zip(rounds, sent, strict=True)
-    ]
+    messages: list[dict[int, Raw]] = []
+    for of_round, before in zip(rounds, sent, strict=True):
+        messages.append({})
+        for k, given in of_round.items():
+            started = None if before[k] is None or not is_state(given) else getattr(before[k], "state", before[k])
+            upload = given if started is None else Update(started, given)
+            where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
+            messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     current = _private_images(images, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]

@@ -80,9 +80,8 @@ def _is_class_vectors(given: object, target: str) -> bool:
     return lists or any(isinstance(value, (Tensor, np.ndarray)) and value.ndim == 1 for value in values)
 
 
-def read_message(given: Any, target: str, labels: Any, n_classes: int | None, client: int | None = None) -> Raw:
+def read_message(where: str, given: Any, target: str, labels: Any, n_classes: int | None) -> Raw:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
-    where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
     if _is_class_vectors(given, target):
