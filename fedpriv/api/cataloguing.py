@@ -85,9 +85,8 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     members, target = REGISTRIES[kind], target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
-        rows = {
-            name: _attack(name, made, target) for name, made in members.load_all().items() if target in made.targets
-        }
+        fitting = {name: made for name, made in members.load_all().items() if target in made.targets}
+        rows = {name: _attack(name, made, target) for name, made in fitting.items()}
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -323,34 +322,26 @@ BOUND = 0.01
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
-
-    name: str
-    status: Status
-    told: str
-
-    def __str__(self) -> str:
-        return f"{self.status:<7}  {self.name}: {self.told}"
-
-
-@dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it.
 
-    findings: tuple[Finding, ...]
+    Attributes:
+        findings: of each check its ``name``, ``status`` (``ok``, ``warning`` or ``failed``) and ``told``, a line for people.
+    """
+
+    findings: tuple[Mapping[str, str], ...]
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Mapping[str, str], ...]:
         """The findings that have failed: work that needs these will fail."""
-        return tuple(finding for finding in self.findings if finding.status == "failed")
+        return tuple(finding for finding in self.findings if finding["status"] == "failed")
 
-    def table(self) -> Sequence[Mapping[str, Any]]:
+    def table(self) -> Sequence[Mapping[str, str]]:
         """Return the findings, one row each."""
-        return [vars(finding) for finding in self.findings]
+        return self.findings
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.findings))
+        return "\n".join("{status:<7}  {name}: {told}".format_map(finding) for finding in self.findings)
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
@@ -369,7 +360,8 @@ def doctor(*, device: str = "auto") -> Diagnosis:
             status, text = check()
         except Exception as error:
             status, text = "failed", f"{type(error).__name__}: {error}"
-        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
+        line = " ".join(text.split()).replace(str(Path.home()), "~")
+        findings.append({"name": name, "status": str(status), "told": line})
     return Diagnosis(tuple(findings))
 
 

@@ -285,7 +285,7 @@ def doctor(device: str, as_json: bool, quiet: bool) -> int:
     """
     result = fedpriv.doctor(device=device)
     if as_json:
-        common.print_json({"failed": bool(result.failed), "findings": result.table()})
+        common.print_json({"failed": bool(result.failed), "findings": result.findings})
     elif not quiet or result.failed:
-        common.tell(*map(str, result.failed if quiet else result.findings))
+        common.tell(*str(fedpriv.Diagnosis(result.failed) if quiet else result).splitlines())
     return 1 if result.failed else 0
