@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -84,11 +84,6 @@ def typed(*, without: Sequence[str] = ()) -> list[str]:
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
     kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
     return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]
-
-
-def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the completion of an argument in a shell: the names that begin as typed."""
-    return lambda ctx, parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 # ---------------------------------------------------------------- output

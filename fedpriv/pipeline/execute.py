@@ -16,6 +16,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Declared, Same, Trai
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
+from fedpriv.eval import storage
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
 from fedpriv.eval.records import (
@@ -31,15 +32,6 @@ from fedpriv.eval.records import (
 )
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
-from fedpriv.eval.storage import (
-    AttackRecord,
-    holds_scores,
-    is_attack_directory,
-    load_metrics,
-    load_scores,
-    save_attack,
-    write_record,
-)
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
@@ -146,8 +138,8 @@ def run_plan(
     plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
         home = folder / job.folder
-        if is_attack_directory(home):
-            records[home] = load_metrics(home)
+        if storage.is_attack_directory(home):
+            records[home] = storage.load_metrics(home)
             continue
         try:
             records[home] = run_job(home, ground, job, command, listener, pages=pages)
@@ -157,8 +149,8 @@ def run_plan(
             refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
-        if holds_scores(home):
-            scores[home] = load_scores(home)
+        if storage.holds_scores(home):
+            scores[home] = storage.load_scores(home)
             continue
         with listener.progress(f"{home.name} on {plan.target}"):
             case = case_of(ground, inference)
@@ -176,7 +168,7 @@ def run_plan(
                 planted = planted_membership(inference, case, pools, about)
                 scores[home] = scores[home].model_copy(update={"planted": planted})
             files.mark(home, "scores")
-            write_record(home, scores[home])
+            storage.write_record(home, scores[home])
     return records, scores
 
 
@@ -213,9 +205,9 @@ def run_job(
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
     if pages:
-        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+        draw(storage.AttackRecord(directory, reconstruction, control, truths, about, record))
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control, "judge": judge}
-    save_attack(directory, **parts, about=about, metrics=record)
+    storage.save_attack(directory, **parts, about=about, metrics=record)
     return record
 
 
@@ -260,7 +252,7 @@ def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, 
         ).to_cpu()
 
 
-def draw(attack: AttackRecord) -> None:
+def draw(attack: storage.AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
     path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:

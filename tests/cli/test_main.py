@@ -164,7 +164,6 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
         ("fedpriv expl", ["explain"]),
         ("fedpriv attack --targ", ["--target", "--targets"]),
         ("fedpriv list me", ["methods"]),
-        ("fedpriv explain fedg", ["fedgh", "fedgen", "fedgen-homogeneous"]),
     ],
 )
 def test_the_shell_completes_commands_flags_and_names_without_torch(typed, expected):
