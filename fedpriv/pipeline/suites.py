@@ -65,11 +65,7 @@ def suite_plans(
 
 
 def carry_out(
-    folder: Path,
-    grounds: Sequence[AttackContext],
-    *,
-    refused: Callable[[str], None] = SILENT.say,
-    pages: bool = True,
+    folder: Path, grounds: Sequence[AttackContext], *, refused: Callable[[str], None] = SILENT.say, pages: bool = True
 ) -> Results:
     """Attack, score and save what is not saved, and report on all unless pages are left for later."""
     records, scores = dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()

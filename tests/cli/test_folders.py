@@ -19,14 +19,9 @@ AUDIT = ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *
 WORK = b"years of work\n"
 
 
-def interrupted(folder):
-    """A run as a process leaves it that was killed in its second round."""
-    (folder / "summary.json").unlink()
-    shutil.rmtree(folder / "checkpoints" / "round-0002")
-
-
 def make(home, *, umask, share=()):
-    before = os.umask(umask)
+    before, here = os.umask(umask), os.getcwd()
+    os.chdir(home)
     try:
         for command in (
             [*TRAIN, "--out", "runs/a", *share],
@@ -36,27 +31,23 @@ def make(home, *, umask, share=()):
             [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
         ):
             assert run(command) == 0, command
-        shutil.copytree(home / "runs" / "a", home / "half")
-        interrupted(home / "half")
+        shutil.copytree(home / "runs" / "a", home / "half")  # as a process leaves it that was killed in its second round
+        (home / "half" / "summary.json").unlink()
+        shutil.rmtree(home / "half" / "checkpoints" / "round-0002")
     finally:
         os.umask(before)
+        os.chdir(here)
     return home
 
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("private")
-        patch.chdir(home)
-        return make(home, umask=0o022)
+    return make(tmp_path_factory.mktemp("private"), umask=0o022)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("shared")
-        patch.chdir(home)
-        return make(home, umask=0o077, share=["--share-group"])
+    return make(tmp_path_factory.mktemp("shared"), umask=0o077, share=["--share-group"])
 
 
 @pytest.fixture
@@ -125,16 +116,11 @@ def modes(path):
 MADE = ("runs/a", "result", "page", "study", "half")
 
 
-def test_what_is_private_is_its_owner_s_alone_and_what_is_redacted_everybody_s(private):
-    """Of umask 022, which would let everybody read."""
-    assert {name: modes(private / name) for name in MADE} == dict.fromkeys(MADE, ({0o600}, {0o700}))
-    assert modes(private / "redacted") == ({0o644}, {0o755})
-
-
-def test_what_is_shared_is_the_group_s_as_well(shared):
-    """Of umask 077, which would let nobody read."""
-    assert {name: modes(shared / name) for name in MADE} == dict.fromkeys(MADE, ({0o640}, {0o750}))
-    assert modes(shared / "redacted") == ({0o644}, {0o755})
+def test_what_is_made_is_its_owner_s_alone_or_the_group_s_and_what_is_redacted_everybody_s(private, shared):
+    """Of umask 022, which would let everybody read, and of 077, which would let nobody."""
+    for home, file, folder in ((private, 0o600, 0o700), (shared, 0o640, 0o750)):
+        assert {name: modes(home / name) for name in MADE} == dict.fromkeys(MADE, ({file}, {folder}))
+        assert modes(home / "redacted") == ({0o644}, {0o755})
     assert (shared / "runs").stat().st_mode & 0o777 == 0o750  # else nobody would come as far as the run
 
 
