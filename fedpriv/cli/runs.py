@@ -267,7 +267,7 @@ def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @common.common_options
 def doctor(device: str, as_json: bool, quiet: bool) -> int:
-    """Check installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
+    """List installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
 
     Exits with 1 where something failed.
     """

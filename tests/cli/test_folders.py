@@ -31,7 +31,9 @@ def make(home, *, umask, share=()):
             [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
         ):
             assert run(command) == 0, command
-        shutil.copytree(home / "runs" / "a", home / "half")  # as a process leaves it that was killed in its second round
+        shutil.copytree(
+            home / "runs" / "a", home / "half"
+        )  # as a process leaves it that was killed in its second round
         (home / "half" / "summary.json").unlink()
         shutil.rmtree(home / "half" / "checkpoints" / "round-0002")
     finally:

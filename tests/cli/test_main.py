@@ -257,10 +257,10 @@ def test_a_failure_exits_with_one(capsys):
 def test_a_device_that_computes_otherwise_has_failed(monkeypatch):
     """The second convolution is the device's: wrong by 5 % or not a number it fails."""
     exact = torch.conv2d
-    for factor, status in ((1.0, "ok"), (1.05, "failed"), (float("nan"), "failed")):
+    for factor, good in ((1.0, True), (1.05, False), (float("nan"), False)):
         factors = iter([1.0, factor])
         monkeypatch.setattr(torch, "conv2d", lambda x, w, factors=factors: next(factors) * exact(x, w))
-        assert cataloguing._computing("cpu")[0] == status
+        assert cataloguing._computing("cpu")[0] == good
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
