@@ -61,11 +61,11 @@ BUDGET: dict[str, int] = {
     "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
-    "cli": 1_000,
-    "pipeline": 1_739,
+    "cli": 954,
+    "pipeline": 1_703,
     "sources": 2_815,
-    "api": 2_017,
-    "study": 2_574,
+    "api": 1_992,
+    "study": 2_575,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
