@@ -57,14 +57,14 @@ BUDGET: dict[str, int] = {
     "federation": 2_138,
     "methods": 2_947,
     "defenses": 1_769,
-    "attacks": 11_187,
+    "attacks": 11_218,
     "eval": 5_256,
     "claims": 211,
     "reports": 2_996,
     "cli": 954,
-    "pipeline": 1_703,
+    "pipeline": 1_708,
     "sources": 2_780,
-    "api": 1_992,
+    "api": 1_993,
     "study": 2_575,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
