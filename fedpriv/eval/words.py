@@ -119,6 +119,7 @@ def estimand_words(answer: Answer) -> str:
 
 def short_why(answer: Answer) -> str:
     """Return in a few words why an answer is inconclusive."""
+    so_far = f" ({answer.n_clients} so far)"
     return {
         "premise": "true images do not give these uploads",
         "few clients": f"fewer than {FEW_CLIENTS} {answer.units}",
@@ -126,7 +127,7 @@ def short_why(answer: Answer) -> str:
         "no control": "no shuffled control",
         "under-powered attack": "the attack is under-powered",
         "control not run": "ability not measured",
-        "wide interval": f"~{answer.needed} {answer.units} decide ({answer.n_clients} so far)" if answer.needed else "at the least effect",
+        "wide interval": f"~{answer.needed} {answer.units} decide{so_far}" if answer.needed else "at the least effect",
     }.get(answer.why, answer.why)
 
 
