@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fedpriv.api.checking import Check
+
 
 @dataclass(frozen=True)
 class AttackResult(Tabular):
@@ -94,6 +96,12 @@ class AttackResult(Tabular):
         """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
         attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
+
+    def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
+        """Return whether it passes a gate; see :func:`fedpriv.check`."""
+        from fedpriv.api.checking import check
+
+        return check(self, fail_on=fail_on)
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""

@@ -126,7 +126,9 @@ def short_why(answer: Answer) -> str:
         "no control": "no shuffled control",
         "under-powered attack": "the attack is under-powered",
         "control not run": "ability not measured",
-        "wide interval": f"~{answer.needed} {answer.units} decide ({answer.n_clients} so far)" if answer.needed else "at the least effect",
+        "wide interval": f"~{answer.needed} {answer.units} decide ({answer.n_clients} so far)"
+        if answer.needed
+        else "at the least effect",
     }.get(answer.why, answer.why)
 
 
