@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedpriv.api.cataloguing import catalogue as catalogue
     from fedpriv.api.cataloguing import doctor as doctor
     from fedpriv.api.cataloguing import explain as explain
+    from fedpriv.api.checking import Check as Check
+    from fedpriv.api.checking import check as check
     from fedpriv.api.federations import PrivacyAudit as PrivacyAudit
     from fedpriv.api.federations import Run as Run
     from fedpriv.api.federations import Traffic as Traffic
@@ -63,6 +65,7 @@ _NAMES = {
     "api.federations": "train Run cost Traffic audit_dp PrivacyAudit",
     "api.attacking": "attack attack_uploads",
     "api.results": "AttackResult score report compare Report Changes",
+    "api.checking": "check Check",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",
     "study.run": "StudyResult",

@@ -86,6 +86,7 @@ VERBS = {
     "reproduce",
     "doctor",
     "compare",
+    "check",
     "explain",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""

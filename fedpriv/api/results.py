@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fedpriv.api.checking import Check
+
 
 @dataclass(frozen=True)
 class AttackResult(Tabular):
@@ -81,7 +83,17 @@ class AttackResult(Tabular):
         attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
+<<<<<<< HEAD
     def load(self, name: str | None = None) -> storage.AttackRecord:
+=======
+    def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
+        """Return whether it passes a gate; see :func:`fedpriv.check`."""
+        from fedpriv.api.checking import check
+
+        return check(self, fail_on=fail_on)
+
+    def load(self, name: str | None = None) -> AttackRecord:
+>>>>>>> check
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
         ranked = strongest_first([*self.records], self.records.__getitem__)
         chosen = ranked[0] if name is None and ranked else str(name)
