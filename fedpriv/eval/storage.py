@@ -52,6 +52,8 @@ from fedpriv.util.foreign import json_value
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
 RECONSTRUCTION, SHUFFLED, TRUTH = "reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"
+GRID = "grid.png"
+"""The picture of the attack (:mod:`fedpriv.reports.grid`)."""
 
 AnyRecord = About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord
 """Every record that is written beside a result."""

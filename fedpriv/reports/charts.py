@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import math
@@ -61,11 +60,6 @@ def svg_text(figure: Any) -> str:
     with any_letters():
         figure.savefig(buffer, format="svg", metadata=nothing)
     return buffer.getvalue()
-
-
-def image_source(svg: str) -> str:
-    """Return an SVG picture as the source of an image in a page."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 @dataclass(frozen=True)

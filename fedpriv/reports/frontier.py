@@ -47,36 +47,25 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One upload.
+    """One upload."""
 
-    Attributes:
-        label: what it is called in this set.
-        method, target: registry names.
-        defense: its label, ``none`` without any.
-        answers: the most severe on each endpoint that was asked, over threat models, estimands and stages.
-        trained, received: share of all test images classified correctly in the last round, after local training and after
-            the broadcast that follows; None where not recorded.
-        local: ``trained`` of the same clients without any exchange; None where there is no such run of some seed.
-        gains: by moment: that accuracy less the one without any exchange, seed by seed and client by client, or None.
-        scalars: what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.reports.labels.upload_size`).
-        bytes: the same in bytes, everything counted as it is encoded.
-        seeds: of the attacked runs.
-        unadapted: what adapted to its defenses was not run on it; empty where all was.
-    """
-
-    label: str
-    method: str
-    target: str
-    defense: str
-    answers: Mapping[Endpoint, Answer]
-    trained: Spread
-    received: Spread | None
-    local: float | None
-    gains: Mapping[str, Comparison | None]
-    scalars: Spread
-    bytes: Spread
-    seeds: tuple[int, ...]
-    unadapted: str = ""
+    label: str  # what it is called in this set
+    method: str  # registry name
+    target: str  # kind of upload
+    defense: str  # its label, ``none`` without any
+    answers: Mapping[
+        Endpoint, Answer
+    ]  # the most severe on each endpoint asked, over threat models, estimands and stages
+    trained: Spread  # share of all test images classified correctly in the last round, after local training
+    received: Spread | None  # the same after the broadcast that follows; None where not recorded
+    local: float | None  # ``trained`` of the same clients without any exchange; None where some seed has no such run
+    gains: Mapping[str, Comparison | None]  # moment -> accuracy less that without exchange, by seed and client
+    scalars: (
+        Spread  # what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.reports.labels.upload_size`)
+    )
+    bytes: Spread  # the same in bytes, everything counted as it is encoded
+    seeds: tuple[int, ...]  # of the attacked runs
+    unadapted: str = ""  # what adapted to its defenses was not run on it; empty where all was
 
     @property
     def worst(self) -> Answer | None:

@@ -58,6 +58,11 @@ def with_script(page: str, script: str, values: Mapping[str, Any], filters: Mapp
     return html.replace('<div class="scroll">', SCROLL)
 
 
+def image_source(content: bytes, kind: str = "svg+xml") -> str:
+    """Return a picture as the source of an image in a page."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def _shown(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 

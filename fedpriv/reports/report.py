@@ -14,10 +14,10 @@ from fedpriv.eval.redaction import NONE, stricter
 from fedpriv.eval.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.eval.words import TITLES, TOGETHER
 from fedpriv.reports.attacks import entries_of, result_items
-from fedpriv.reports.charts import frontier_svg, image_source
+from fedpriv.reports.charts import frontier_svg
 from fedpriv.reports.frontier import frontier_items, frontiers, recommendation
 from fedpriv.reports.labels import defense_label, method_label
-from fedpriv.reports.page import LeftOut, environment, table_text, with_script
+from fedpriv.reports.page import LeftOut, environment, image_source, table_text, with_script
 from fedpriv.reports.privacy import Guarantee, audited_claims, defenses
 from fedpriv.reports.run_records import Baselines, gain_words
 from fedpriv.reports.summary import Subject, subjects
@@ -126,7 +126,7 @@ def write_results(
         "matrix": _matrix(uploads),
         "entries": entries_of(everything),
         "gains": {point.label: point.gains["after_training"] for item in points for point in item.points},
-        "chart": image_source(frontier_svg(compared)) if compared else "",
+        "chart": image_source(frontier_svg(compared).encode()) if compared else "",
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
         "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},

@@ -65,22 +65,16 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A finished run.
-
-    Attributes:
-        directory, label, config: the open run directory, what it is called beside others, its configuration.
-        rounds: ``(rounds,)`` numbers, from 1, of the rounds that were evaluated; the last of a run always is.
-        accuracy: by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way to predict.
-        traffic: by count and unit, ``(rounds,)`` sent up and down since the round that was evaluated before.
-        summary: what else is read of it.
-    """
+    """A finished run."""
 
     directory: RunDirectory = field(repr=False)
-    label: str
+    label: str  # what it is called beside others
     config: RunConfig
-    rounds: np.ndarray
-    accuracy: Mapping[str, Accuracy]
-    traffic: Mapping[tuple[str, str], np.ndarray]
+    rounds: np.ndarray  # ``(rounds,)`` numbers, from 1, of those that were evaluated; the last of a run always is
+    accuracy: Mapping[str, Accuracy]  # by moment, and by moment with ``_NAME`` for every further way to predict
+    traffic: Mapping[
+        tuple[str, str], np.ndarray
+    ]  # by count and unit ``(rounds,)`` sent since the round evaluated before
     summary: RunSummary = field(repr=False)
 
     @property

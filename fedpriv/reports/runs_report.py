@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpriv.reports.charts import Line, accuracy_chart, image_source
-from fedpriv.reports.page import LeftOut, environment, percent, table_text
+from fedpriv.reports.charts import Line, accuracy_chart
+from fedpriv.reports.page import LeftOut, environment, image_source, percent, table_text
 from fedpriv.reports.run_records import (
     COUNTS,
     MOMENTS,
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
     @property
     def source(self) -> str:
         """The picture as a data URI, so that the page needs no other file."""
-        return image_source(self.svg)
+        return image_source(self.svg.encode())
 
 
 class Row(NamedTuple):

@@ -89,21 +89,13 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """An upload of a page, or one after several amounts of local work or at several stages of training.
+    """An upload of a page, or one after several amounts of local work or at several stages of training."""
 
-    Attributes:
-        name: what it is called beside the others.
-        head: what it is, part by part.
-        about: provenance of its first result.
-        settings: answers by setting; the only one is called nothing.
-        results: of all attacks on it.
-    """
-
-    name: str
-    head: tuple[str, ...]
-    about: Provenance
-    settings: Mapping[str, tuple[Answer, ...]]
-    results: Mapping[Any, Result]
+    name: str  # what it is called beside the others
+    head: tuple[str, ...]  # what it is, part by part
+    about: Provenance  # of its first result
+    settings: Mapping[str, tuple[Answer, ...]]  # answers by setting; the only one is called nothing
+    results: Mapping[Any, Result]  # of all attacks on it
 
     @property
     def answers(self) -> tuple[Answer, ...]:

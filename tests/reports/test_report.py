@@ -91,9 +91,6 @@ def test_the_page_says_every_answer_and_says_it_shortly(single, out):
     assert "upload 256 B" in page.unfolded
     head = page.unfolded.partition("answers.csv")[0]
     assert all(part in head for part in ("fedgh", "prototype", "digits", "10 clients"))
-    notes = [text for text in re.findall(r"· (average of \d+ images|one image|class \d)", html) if text]
-    assert notes
-    assert not [text for text in notes if text.startswith("class")]
 
 
 def test_the_terminal_has_the_same_table_in_eighty_columns(single):
@@ -110,11 +107,11 @@ def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(out
     html = (out / "report.html").read_text()
     page = Page(html)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) > 20
+    assert len(pictures) == 3  # of both attacks, and the primary's on the first screen
     for picture in pictures:
         kind, _, data = picture["src"].partition(",")
         assert (kind, len(picture["alt"]) > 20) == ("data:image/png;base64", True)
-        assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
+        assert Image.open(io.BytesIO(base64.b64decode(data))).width > 500
     assert not {tag for tag, _ in page.tags} & {"link", "iframe", "object", "base"}
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))

@@ -110,7 +110,6 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
     }
     assert len(seen) == 32
     assert all(c.method.varied["width"] == c.config.width and c.config.training.learning_rate == 0.2 for c in mixed)
-    assert {cell.division for cell in cells} == {cells[0].division}
     places = [path.removeprefix(f"attacks/{cells[0].name}/") for paths in results(cells[0]) for path in paths]
     assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
     assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
@@ -120,12 +119,6 @@ def test_a_method_that_sets_what_an_axis_varies_does_not_vary():
     cells = cells_of('methods = ["fedproto", { name = "fedgh", width = 8 }]\naxes.width = [16, 32]')
     assert [cell.config.width for cell in cells] == [16, 32, 8]
     assert [cell.method.label for cell in cells] == ["fedproto width=16", "fedproto width=32", "fedgh width=8"]
-
-
-def test_axes_over_who_holds_what_divide_anew_and_are_not_paired():
-    cells = cells_of('methods = ["fedproto"]\naxes.train_fraction = [0.5, 0.75]\naxes.epochs = [1, 2]')
-    assert [cell.config.training.epochs for cell in cells] == [1, 2, 1, 2]
-    assert len({cell.division for cell in cells}) == 2
 
 
 # ---------------------------------------------------------------- the same clients without any exchange
