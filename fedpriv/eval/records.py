@@ -156,12 +156,10 @@ class Reach(Record):
 
 
 class Labels(Record):
-    """Labels that a study gives, empty for none; titles where it made them up and they hold the registry name already."""
+    """Labels that a study gives, empty for none."""
 
     method: str = ""
     defense: str = ""
-    method_title: str = ""
-    defense_title: str = ""
 
 
 class Upload(Record):

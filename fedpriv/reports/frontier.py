@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.records import About, Comparison, Provenance
-from fedpriv.eval.words import SIGNS, cell, most_severe, threat_title
+from fedpriv.eval.words import SIGNS, cell, most_severe, percent, threat_title
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
-from fedpriv.reports.page import quantity, whole_percent
+from fedpriv.reports.page import quantity
 from fedpriv.reports.privacy import unadapted
 from fedpriv.reports.run_records import MOMENTS, Baselines, beside, gain_over_local
 from fedpriv.util.config import plain
@@ -221,7 +221,7 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     """Return which upload to prefer in a sentence, and its caveat."""
     point = recommended(frontier)
     worst = point.worst
-    facts = f"accuracy {whole_percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
+    facts = f"accuracy {percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
     if worst is None:
         return f"Of these, prefer {point.label}: {facts}.", "Nothing was asked of it."
     found = f"{worst.endpoint}, {threat_title(worst.threat, point.target)}: {SIGNS[worst.verdict][1]} {cell(worst)}"

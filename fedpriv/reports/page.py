@@ -136,22 +136,9 @@ def table_text(name: str, items: Iterable[Mapping[str, Any]]) -> str:
 # ---------------------------------------------------------------- numbers
 
 
-def percent(share: float | None) -> str:
-    """Return a share in [0, 1] as a table shows it; "–" for None.
-
-    >>> percent(0.9691)
-    '96.9 %'
-    """
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def whole_percent(share: float | None) -> str:
-    """Return a share in [0, 1] without decimals; "–" for None.
-
-    >>> whole_percent(0.275), whole_percent(None)
-    ('28 %', '–')
-    """
-    return "–" if share is None else f"{100 * share:.0f} %"
+def percent(share: float) -> str:
+    """Return a share in [0, 1] as a table shows it: ``96.9 %``."""
+    return f"{100 * share:.1f} %"
 
 
 def quantity(value: float | None, unit: str = "") -> str:

@@ -15,23 +15,6 @@ from fedpriv.reports.labels import defense_label, method_label
 
 TITLE: Final = "Privacy claims"
 
-_NAMES = {
-    "unit": "unit",
-    "neighbours": "neighbours",
-    "given": "given",
-    "sampling": "sampling",
-    "sample_rate": "sampling rate at most",
-    "noise_multiplier": "noise multiplier",
-    "clip": "clipping bound",
-    "bound": "clipping bound",
-    "norm": "norm",
-    "sensitivity": "sensitivity",
-    "model_changes": "models were changed",
-    "not_protected": "not protected",
-    "accountant": "accountant",
-}
-"""Fields of an account in the order in which they are shown; others come behind under their own names, so none is lost."""
-
 _FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
 
 
@@ -49,14 +32,14 @@ def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
     text = "no guarantee" if of_weights is None else f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
     text = text if spent is None else f"epsilon {spent:.4g}"
     delta = f", delta {record['delta']:g}" if record.get("delta") else ""
-    keys = [*_NAMES, *(key for key in record if key not in _NAMES and key not in _FIGURE)]
+    rests = {
+        key.replace("_", " "): value
+        for key, value in record.items()
+        if key not in _FIGURE and value not in (None, "", [])
+    }
     return Guarantee(
         f"{name}, {record['defense']}: {text}{delta} over {record.get('releases', '?')} releases",
-        tuple(
-            (_NAMES.get(key, key.replace("_", " ")), _written(record[key]))
-            for key in keys
-            if record.get(key) not in (None, "", [])
-        ),
+        tuple((key, _written(value)) for key, value in rests.items()),
     )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -187,51 +187,23 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Seque
 # ---------------------------------------------------------------- settings
 
 
+_NOT_SHOWN = ("method", "options", "dataset", "data_dir", "partition", "training", *NOT_THE_UPLOAD, "defenses")
+
+
 def settings(config: RunConfig, images: str = "") -> dict[str, str]:
     """Return the choices made for a run, and what was done to its images, in words; those left at nothing are left out."""
-    training = config.training
-    results = {
-        "data set": dataset_title(config),
-        "images per class": config.per_class,
-        "image size": config.image_size,
-        "images": images or None,
-        "partition": partition_words(config.partition, ", ", "g"),
-        "least images of a client": config.partition.least_per_client,
-        "share for training": f"{config.partition.train_fraction:g}",
-        "seed of the partition": config.division_seed,
-        "clients": config.clients,
-        "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
-        "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
-        "public images": config.public or None,
-        "auxiliary": f"{config.auxiliary:g}",
-        "models": config.models,
-        "representation width": config.width,
-        "mapping": config.mapping,
-        "rounds": config.rounds,
-        "rounds between evaluations": None if config.evaluate_every == 1 else config.evaluate_every,
-        "learning rate": f"{training.learning_rate:g}",
-        "batch size": training.batch_size,
-        "local epochs": training.epochs,
-        "local steps at most": training.max_steps,
-        "momentum": training.momentum or None,
-        "weight decay": training.weight_decay or None,
-        "options": ", ".join(f"{name} {value}" for name, value in config.options.items()) or None,
-        "seed": config.seed,
-    }
-    return {name: str(value) for name, value in results.items() if value is not None}
+    values: dict[str, Any] = {"data set": dataset_title(config), "images": images}
+    values |= {"partition": partition_words(config.partition), "train fraction": config.partition.train_fraction}
+    values |= {"least per client": config.partition.least_per_client}
+    values |= {name: value for name, value in plain(config).items() if name not in _NOT_SHOWN}
+    values |= {**plain(config.training), **config.options, "seed": config.seed}
+    named = {name.replace("_", " "): value for name, value in values.items() if value is not None and value != ""}
+    return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items()}
 
 
 TEST_IMAGES = (
-    "data set",
-    "images per class",
-    "image size",
-    "partition",
-    "share for training",
-    "clients",
-    "public images",
-    "least images of a client",
-    "auxiliary",
-    "seed",
+    *("data set", "per class", "image size", "partition", "train fraction", "clients", "public"),
+    *("least per client", "auxiliary", "seed", "division seed"),
 )
 """Settings that decide which images a client is tested on."""
 

@@ -74,10 +74,8 @@ class Cell(_Part):
     cell: str  # its name
     method: str  # registry name
     method_label: str | None = None  # what tables call it
-    method_title: str | None = None  # what pages call it where it has no label
     defenses: tuple[Choice, ...] | None = None
     defense_label: str | None = None
-    defense_title: str | None = None
     seed: Annotated[int, Strict()]  # of everything
     varied: dict[str, JsonValue] = {}  # axis -> value, of the method's grid
     target: str | None  # kind of upload attacked; None for a run that is only trained

@@ -14,7 +14,7 @@ from fedpriv.reports.labels import labelled
 from fedpriv.reports.page import LeftOut, readable
 from fedpriv.reports.privacy import Guarantee, guarantee
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, load_scored, write_results
-from fedpriv.reports.run_records import baselines
+from fedpriv.reports.run_records import baselines, check_run
 from fedpriv.reports.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.util.errors import UserError
 
@@ -66,7 +66,7 @@ def read_results(folder: Path) -> StudyResults:
         if place in reasons
     }
     ended = [folder / c.run for c in cells if c.status == "done" or (folder / c.run / "summary.json").is_file()]
-    finished, damaged = readable(dict.fromkeys(ended), _check_end)
+    finished, damaged = readable(dict.fromkeys(ended), check_run)
     runs = tuple(sorted(finished))
     accounts: dict[Guarantee, None] = {}
     for cell in cells:
@@ -77,22 +77,15 @@ def read_results(folder: Path) -> StudyResults:
         cells=len(cells),
         failed=tuple(_unfinished(c, lost.get(c.cell)) for c in cells if c.status != "done" or c.cell in lost),
         privacy=tuple(accounts),
-        settings=((_title(study.source), json.dumps(study.written, indent=2, ensure_ascii=False)),),
+        settings=((Path(study.source or "flags").name, json.dumps(study.written, indent=2, ensure_ascii=False)),),
         commands=(study.command,) if study.command else (),
-        labels={place.resolve(): _labels(cell) for cell, place in done},
+        labels={
+            place.resolve(): Labels(method=cell.method_label or "", defense=cell.defense_label or "")
+            for cell, place in done
+        },
         trained_only=not any(cell.attacks for cell in cells),
     )
     return StudyResults(attacks, scores, runs, facts, tuple(damaged))
-
-
-def _title(source: str | None) -> str:
-    return Path(source).name if source else "flags"
-
-
-def _check_end(folder: Path) -> None:
-    run = RunDirectory.open(folder)
-    run.require_complete()
-    _ = run.summary
 
 
 def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
@@ -112,20 +105,10 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
     )
 
 
-def _labels(cell: Cell) -> Labels:
-    return Labels(
-        method=cell.method_label or cell.method,
-        defense=cell.defense_label or "none",
-        method_title=cell.method_title or "",
-        defense_title=cell.defense_title or "",
-    )
-
-
 def _names(cell: Cell) -> tuple[str, str]:
-    called = _labels(cell)
-    chain = " + ".join(choice.label or choice.name for choice in cell.defenses or ()) or called.defense
-    method = labelled(called.method, called.method_title, cell.method)
-    return method, labelled(called.defense, called.defense_title, chain)
+    called = cell.defense_label or "none"
+    chain = " + ".join(choice.label or choice.name for choice in cell.defenses or ()) or called
+    return labelled(cell.method_label or "", cell.method), labelled(called, chain)
 
 
 def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:

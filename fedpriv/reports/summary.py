@@ -21,11 +21,12 @@ from fedpriv.eval.words import (
     estimand_words,
     is_decibels,
     most_severe,
+    percent,
     sentence,
     threat_title,
 )
-from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
-from fedpriv.reports.page import quantity, whole_percent
+from fedpriv.reports.labels import card_meanings, local_work, point_labels, series_key, upload_size, upload_title
+from fedpriv.reports.page import quantity
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -147,7 +148,7 @@ class Subject:
         reached = [about.run_accuracy["after_training"].pooled for about in runs if about.run_accuracy]
         reached = reached or [about.accuracy for about in abouts if about.accuracy is not None][:1]
         sizes = [size[2] for about in runs if (size := upload_size(about)) is not None]
-        parts = [f"accuracy {whole_percent(fmean(reached))}"] if reached else []
+        parts = [f"accuracy {percent(fmean(reached))}"] if reached else []
         return (*parts, *([f"upload {quantity(fmean(sizes), 'B')} a client and round"] if sizes else []))
 
     @property
@@ -197,8 +198,7 @@ class Subject:
         given: dict[Threat, dict[str, None]] = {}
         for answer in self.answers:
             for result in self.behind(answer).values():
-                card = card_lines(about_of(result).knowledge)
-                given.setdefault(answer.threat, {}).update({line["meaning"]: None for line in card if line["meaning"]})
+                given.setdefault(answer.threat, {}).update(dict.fromkeys(card_meanings(about_of(result).knowledge)))
         lines = ASSUMED | ({"white-box": LABELS_KNOWN} if has_batches(self.about.target) else {})
         named = zip(THREATS, self.threats, strict=True)
         return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)

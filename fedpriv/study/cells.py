@@ -179,7 +179,7 @@ def _alone(study: Study) -> list[MethodEntry]:
         federation = {**measured, **settings, "capture": "none", "keep": ()}
         axes = {axis: value for axis, value in method.varied.items() if settings.get(axis) == value}
         label = with_values(ALONE, settings)
-        results.append(MethodEntry(label, label, ALONE, {}, federation, varied=axes, keys=method.keys))
+        results.append(MethodEntry(label, ALONE, {}, federation, varied=axes, keys=method.keys))
     refuse_twice([*results, *study.methods], "method")
     return results
 

@@ -54,7 +54,6 @@ class MethodEntry:
     """One point of the grid of a method."""
 
     label: str  # what tables call it
-    title: str | None  # what pages call it where no label was given; None: its registry name stands behind the label
     name: str
     options: Mapping[str, Any]
     federation: Mapping[str, Any]  # settings in which it differs from the others, or that an axis varies
@@ -70,15 +69,14 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class DefenseEntry:
-    """One point of a study's grid of defenses, which are applied in this order; label and title as of a method."""
+    """One point of a study's grid of defenses, which are applied in this order."""
 
     label: str
-    title: str | None
     choices: tuple[DefenseChoice, ...]
     keys: Keys = field(default=(), compare=False)
 
 
-UNDEFENDED = DefenseEntry("none", "none", ())
+UNDEFENDED = DefenseEntry("none", ())
 """No defense."""
 
 
@@ -199,10 +197,9 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], index: int) -> 
         chosen, given, changed = {**options, **point}, settings | set_, point | set_
         with at(keys):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
-        title = None if entry.label else with_values(method.name, chosen | given)
-        shown = changed if entry.label else {"target": target} if target else {}
-        label = with_values(entry.label or str(title), shown)
-        results.append(MethodEntry(label, title, entry.name, parsed, _federation(keys, given), target, changed, keys))
+        shown = changed if entry.label else chosen | given | ({"target": target} if target else {})
+        label = with_values(entry.label or method.name, shown)
+        results.append(MethodEntry(label, entry.name, parsed, _federation(keys, given), target, changed, keys))
     return results
 
 
@@ -239,9 +236,9 @@ def _defenses(chains: Sequence[Sequence[Member]]) -> tuple[DefenseEntry, ...]:
                     (made,) = build_defenses([DefenseChoice(entry.name, options)])
                 choices.append(DefenseChoice(entry.name, plain(made)))
                 chosen.append(with_values(entry.name, options))
-            title = None if named else " + ".join(chosen)
-            label = with_values(named, {k: v for given in point for k, v in given.items()}) if named else str(title)
-            results.append(DefenseEntry(label, title, tuple(choices), keys))
+            values = {k: v for given in point for k, v in given.items()}
+            label = with_values(named, values) if named else " + ".join(chosen)
+            results.append(DefenseEntry(label, tuple(choices), keys))
     refuse_twice(results, "defense")
     return tuple(results)
 
