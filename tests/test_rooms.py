@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "federation": 2_148,
     "methods": 2_985,
     "defenses": 2_054,
-    "attacks": 11_311,
+    "attacks": 11_186,
     "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
