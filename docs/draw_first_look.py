@@ -18,9 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedpriv.eval.floors import LABELS, guess
+from fedpriv.eval.floors import guess
 from fedpriv.eval.metrics import psnr
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
+from fedpriv.eval.words import LABELS
 
 
 def single(attack: AttackRecord) -> dict[int, Tensor]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
 from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.api.privacy_auditing import PrivacyAudit
-from fedpriv.api.result import AttackResult, given_folders
-from fedpriv.api.training import Run
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
@@ -25,9 +22,15 @@ from fedpriv.study.saving import Scratch, Tabular, place
 from fedpriv.study.settings import Circumstances, refuse_unknown
 from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_folders
 from fedpriv.util.parallel import SILENT
 
-Reportable = AttackResult | Run | PrivacyAudit | str | Path
+if TYPE_CHECKING:
+    from fedpriv.api.privacy_auditing import PrivacyAudit
+    from fedpriv.api.result import AttackResult
+    from fedpriv.api.training import Run
+
+Reportable: TypeAlias = "AttackResult | Run | PrivacyAudit | str | Path"
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def report(
     """
     refuse_unknown(settings, Circumstances)
     rule, out, listener = read_rule(redact), settings.get("out"), settings.get("listener", SILENT)
-    given = given_folders(results, (AttackResult, Run, PrivacyAudit))
+    given = given_folders(results, ("AttackResult", "Run", "PrivacyAudit"))
     result, empty = result_directories(given)
     studies, no_studies = readable(result["study"], read_results)
     attacks, no_attacks = readable(result["attack"], load_scored)
@@ -217,7 +220,7 @@ def compare(
 
 def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, About | InferenceResult]]:
     """Return every result in a folder by its place in it: its record, and how it was made."""
-    root = given_folders(given, (AttackResult,))[0]
+    root = given_folders(given, ("AttackResult",))[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
     results = {}

@@ -38,7 +38,7 @@ from fedpriv.study.saving import Scratch, Tabular, copy_folder
 from fedpriv.util import files, folders
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import markup
-from fedpriv.util.foreign import given_path
+from fedpriv.util.foreign import given_folders
 from fedpriv.util.parallel import SILENT, Listener
 
 if TYPE_CHECKING:
@@ -141,18 +141,6 @@ class AttackResult(Tabular):
         return "".join(map(html_table, self.uploads)) + "".join(f"<p>{markup(line)}</p>" for line in self.notices)
 
 
-def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
-    """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several."""
-    item = isinstance(results, (str, Path, *kinds))
-    if not item and not isinstance(results, (list, tuple, set, frozenset)):
-        text = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
-        raise UserError(f"results={shown(results)}: expected {text}, or a list of these")
-    several = [results] if item else list(results)
-    if not several:
-        raise UserError(f"results={shown(several)}: expected at least one")
-    return [each.path if isinstance(each, kinds) else given_path("results", each) for each in several]
-
-
 # ---------------------------------------------------------------- scores anew
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
@@ -186,7 +174,7 @@ def score(
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")
     rule = read_rule(redact)
-    paths = given_folders(results, (AttackResult,))
+    paths = given_folders(results, ("AttackResult",))
     records: dict[Path, ReconstructionRecord] = {}
     directories = _attack_directories(paths)
     with listener.progress("scoring") as report:

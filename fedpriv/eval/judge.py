@@ -27,6 +27,7 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.records import ClassAccuracy
+from fedpriv.eval.storage import JUDGE
 from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel, fastest_order
@@ -35,7 +36,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.seeds import derive_seed, generator
 
-FILE = "judge.safetensors"
 JUDGED = ("class-inversion",)
 """Attacks that make class images."""
 
@@ -151,7 +151,7 @@ def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
     }
     blocks["half"] = torch.tensor(sorted(judge.half.items()), dtype=torch.int64)
     blocks["trained_on"] = torch.tensor(judge.trained_on, dtype=torch.int64)
-    write_bytes(directory / FILE, save(blocks))
+    write_bytes(directory / JUDGE, save(blocks))
 
 
 def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
@@ -160,7 +160,7 @@ def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> 
     Raises:
         UserError: when it is damaged.
     """
-    path = directory / FILE
+    path = directory / JUDGE
     if not path.is_file():
         return None
     try:

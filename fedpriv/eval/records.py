@@ -36,6 +36,9 @@ Measure = Literal[
 of recovered vectors, vectors nearest to their own, classes recognised, areas under the curve of membership and of a
 property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
 
+ESTIMANDS = ("1", "several")
+"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
+
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
 

@@ -201,7 +201,7 @@ def run_job(
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
     if pages:
-        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+        draw(AttackRecord(directory, about, record, reconstruction, control, truths))
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
     save_attack(directory, **parts, about=about, metrics=record, judge=judge)
     return record

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedpriv.eval.answers import Result, about_of, record_of
 from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
-from fedpriv.eval.floors import LABELS, SHUFFLED
 from fedpriv.eval.records import (
     Able,
     ClassAccuracy,
@@ -24,8 +23,8 @@ from fedpriv.eval.records import (
     Summary,
 )
 from fedpriv.eval.redaction import NONE, OMIT
-from fedpriv.eval.storage import GRID, TRUTH, AttackRecord, load_attack, scored
-from fedpriv.eval.words import able_words, premise_words, threat_title
+from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
+from fedpriv.eval.words import LABELS, SHUFFLED, able_words, premise_words, threat_title
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import image_source, number, span
 from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local
@@ -85,9 +84,9 @@ class Entry:
 
 def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
     """Return every attack by its folder: those that make images first, the strongest of a kind of upload before others."""
-    attacks = strongest_first([result for result in results.values() if isinstance(result, AttackRecord)], scored)
+    attacks = strongest_first([result for result in results.values() if isinstance(result, StoredAttack)], scored)
     order = [attack.directory for attack in attacks]
-    order += [key for key, result in results.items() if not isinstance(result, AttackRecord)]
+    order += [key for key, result in results.items() if not isinstance(result, StoredAttack)]
     room, entries = PAGE_BYTES, dict[Path, Entry]()
     for place, (key, name) in enumerate(zip(order, _called([results[key] for key in order]), strict=True), start=1):
         entries[key] = _entry(f"attack-{place}", name, results[key], room)
@@ -100,7 +99,7 @@ def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     able: Able | None = record.able_on("all")
     said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
     made = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"]
-    picture, hidden = _picture(result, room) if isinstance(result, AttackRecord) else ("", "")
+    picture, hidden = _picture(result, room) if isinstance(result, StoredAttack) else ("", "")
     if isinstance(record, ReconstructionRecord):
         made.append(f"{record.cost.iterations} iterations a row, {record.cost.rows} rows on {record.cost.device}")
         made.append(", ".join(f"{name} {version}" for name, version in record.versions.items()))
@@ -120,7 +119,7 @@ def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     )
 
 
-def _picture(attack: AttackRecord, room: int) -> tuple[str, str]:
+def _picture(attack: StoredAttack, room: int) -> tuple[str, str]:
     """Return the picture of an attack as the source of an image of so many bytes at most, or why there is none."""
     rule, path = attack.about.redacted, attack.directory / GRID
     if rule == OMIT:
@@ -267,7 +266,7 @@ def _compared(item: Comparison) -> tuple[str, ...]:
 # ---------------------------------------------------------------- results.csv
 
 
-def result_items(attacks: Sequence[AttackRecord], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
+def result_items(attacks: Sequence[StoredAttack], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
     """Yield what rows of ``results.csv`` are made of, the strongest of each kind of upload first."""
     for attack in strongest_first(attacks, scored):
         record = scored(attack)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
 from fedpriv.eval.records import About, AuditWord, PrivacyAuditRecord, Provenance
-from fedpriv.eval.storage import AttackRecord
+from fedpriv.eval.storage import StoredAttack
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.reports.labels import defense_label, method_label
@@ -128,7 +128,7 @@ class DefenseRow(NamedTuple):
     evaluated: str
 
 
-def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
+def defenses(attacks: Sequence[StoredAttack], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
     """Return every defense of the runs that were attacked, once for each kind of upload."""
     guarded: dict[tuple[str, str], list[tuple[DefenseFacts, About]]] = {}
     for about in (attack.about for attack in attacks):

@@ -11,7 +11,7 @@ from fedpriv.eval.answers import Result, page_answers
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.eval.redaction import NONE, stricter
-from fedpriv.eval.storage import AttackRecord, load_attack, load_scores, scored
+from fedpriv.eval.storage import StoredAttack, load_scores, load_stored, scored
 from fedpriv.eval.words import TITLES, TOGETHER
 from fedpriv.reports.attacks import entries_of, result_items
 from fedpriv.reports.charts import frontier_svg
@@ -71,23 +71,19 @@ def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path
     """
     if not directories and not inferred:
         raise UserError("report: no attack directories; give at least one")
-    results = [load_attack(Path(directory)) for directory in directories]
+    results = [load_stored(Path(directory)) for directory in directories]
     write_results(results, {Path(folder): load_scores(Path(folder)) for folder in inferred}, out)
 
 
-def load_scored(directory: Path) -> AttackRecord:
-    """Return an attack directory, read and checked.
-
-    Raises:
-        UserError: when it is damaged or was not scored.
-    """
-    attack = load_attack(directory)
+def load_scored(directory: Path) -> StoredAttack:
+    """Return the records of an attack that was scored, its files checked."""
+    attack = load_stored(directory)
     scored(attack)
     return attack
 
 
 def write_results(
-    attacks: Sequence[AttackRecord],
+    attacks: Sequence[StoredAttack],
     inferred: Mapping[Path, InferenceResult],
     out: Path,
     *,
@@ -157,7 +153,7 @@ def _labelled(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
     return about.model_copy(update={"labels": called.get(folder.resolve())})
 
 
-def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> AttackRecord:
+def _shown(attack: StoredAttack, called: Mapping[Path, Labels], rule: str) -> StoredAttack:
     about = _labelled(attack.about, attack.directory, called)
     return replace(attack, about=about.model_copy(update={"redacted": stricter(about.redacted, rule)}))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.eval.records import InferenceResult, Labels
-from fedpriv.eval.storage import AttackRecord, holds_scores, load_scores
+from fedpriv.eval.storage import StoredAttack, holds_scores, load_scores
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.labels import labelled
 from fedpriv.reports.page import LeftOut, readable
@@ -28,7 +28,7 @@ def is_study(folder: Path) -> bool:
 class StudyResults:
     """All that a page takes from a study: attacks, inferences, finished runs, its facts, and runs that cannot be read."""
 
-    attacks: Mapping[Path, AttackRecord]
+    attacks: Mapping[Path, StoredAttack]
     scores: Mapping[Path, InferenceResult]
     runs: tuple[Path, ...]
     facts: StudyFacts

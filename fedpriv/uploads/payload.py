@@ -9,13 +9,14 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError, shown
+
+if TYPE_CHECKING:  # kinds and their traits are asked for without tensors too
+    from torch import Tensor
 
 MOST_VALUES: Final = 1 << 30
 """Values of one tensor, counted as its copy would have them: 4 GiB of float32."""
@@ -27,6 +28,9 @@ LONGEST_NAME: Final = 300
 
 def check_plain(where: str, value: object) -> Tensor:
     """Return a tensor that is plain: no subclass but a parameter, dense, neither quantised, nested nor without data."""
+    import torch
+    from torch import Tensor, nn
+
     if not isinstance(value, Tensor):
         raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
     fault = ""
@@ -51,6 +55,8 @@ def check_plain(where: str, value: object) -> Tensor:
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
     """Return a NumPy array of numbers as a tensor that shares no memory with it."""
+    import torch
+
     kind = shown(str(array.dtype))
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
         what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
@@ -65,10 +71,12 @@ def from_array(where: str, array: np.ndarray) -> Tensor:
 
 def from_numbers(where: str, value: object, *, integer: bool) -> object:
     """Return lists and arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value."""
+    import torch
+
     expected = "whole numbers" if integer else "numbers"
     if isinstance(value, (list, tuple)):
         try:
-            if value and all(isinstance(row, Tensor) for row in value):
+            if value and all(isinstance(row, torch.Tensor) for row in value):
                 return torch.stack([check_plain(f"{where}[{index}]", row).detach() for index, row in enumerate(value)])
             value = np.asarray(value)
         except UserError:
@@ -286,6 +294,8 @@ class Payload:
 
     def check(self) -> None:
         """Check types, shapes and dtypes."""
+        from torch import Tensor
+
         axes: dict[str, int] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
@@ -315,8 +325,8 @@ def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict
         expected = int(letter) if letter.isdigit() else axes.setdefault(letter, size)
         if expected != size:
             raise UserError(f"{where}: axis {letter} should be {expected}, got shape {tuple(value.shape)}")
-    wanted = torch.int64 if meta["integer"] else torch.float32
-    if value.dtype != wanted:
+    wanted = "torch.int64" if meta["integer"] else "torch.float32"
+    if str(value.dtype) != wanted:
         raise UserError(f"{where}: expected {wanted}, got {value.dtype}")
 
 

@@ -99,6 +99,20 @@ def entries(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def given_folders(results: Any, kinds: tuple[str, ...]) -> list[Path]:
+    """Return the folders of results: objects of classes of these names, which know theirs, or paths; one or several."""
+
+    def known(value: object) -> bool:
+        return isinstance(value, (str, Path)) or type(value).__name__ in kinds
+
+    if not known(results) and not isinstance(results, (list, tuple, set, frozenset)):
+        raise UserError(f"results={shown(results)}: expected {' or '.join(kinds)} or a folder, or a list of these")
+    several = [results] if known(results) else list(results)
+    if not several:
+        raise UserError(f"results={shown(several)}: expected at least one")
+    return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
+
+
 def given_path(where: str, value: Any) -> Path:
     """Return a path that a user gave, as a text or a path; something may be there or not."""
     try:

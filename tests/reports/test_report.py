@@ -5,6 +5,8 @@ import hashlib
 import io
 import itertools
 import re
+import subprocess
+import sys
 from typing import get_args
 
 import numpy as np
@@ -23,10 +25,11 @@ from fedpriv.eval.records import NamedClasses, Premise, Reach
 from fedpriv.eval.storage import load_attack, save_attack
 from fedpriv.eval.words import cell, sentence
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.reports.grid import at_quantiles
+from fedpriv.reports.grid import at_quantiles, grid_png
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_report, write_results
 from fedpriv.reports.summary import subjects, table_lines
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
 
 VETOED = (
     "not tested hard enough",
@@ -163,6 +166,16 @@ def test_every_reason_is_said_and_a_premise_only_where_it_fails():
         said = sentence(answer(OPEN, why=why, premise=Premise(**failed)))
         assert why in said
         assert ("The premise fails" in said) == (why == "premise")
+
+
+def test_a_report_takes_records_alone_and_loads_no_torch(single, tmp_path):
+    for one in single[0].values():
+        if hasattr(one, "directory"):
+            write_bytes(one.directory / "grid.png", grid_png(one))
+    script = "import sys; from fedpriv.cli.main import run; sys.exit(run(sys.argv[1:]) or 'torch' in sys.modules)"
+    command = [sys.executable, "-c", script, "report", str(single[1].parent / "dip"), "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True)
+    assert "data:image/png" in (tmp_path / "out" / "report.html").read_text()
 
 
 # ---------------------------------------------------------------- several uploads
