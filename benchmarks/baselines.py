@@ -27,9 +27,8 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion, Pairs, divided, 
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.metrics import psnr_of_mse, squared_errors
-from fedpriv.eval.records import ReconstructionRecord
+from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.score import BEYOND
-from fedpriv.eval.words import LABELS
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource, prepare

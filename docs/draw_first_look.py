@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedpriv.eval.floors import guess
 from fedpriv.eval.metrics import psnr
+from fedpriv.eval.records import LABELS
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
-from fedpriv.eval.words import LABELS
 
 
 def single(attack: AttackRecord) -> dict[int, Tensor]:

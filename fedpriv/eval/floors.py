@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.eval.words import NEAREST as NEAREST
-from fedpriv.eval.words import SHUFFLED as SHUFFLED
+from fedpriv.eval.records import NEAREST as NEAREST
+from fedpriv.eval.records import SHUFFLED as SHUFFLED
 from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
 

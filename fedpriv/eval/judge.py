@@ -27,7 +27,6 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.records import ClassAccuracy
-from fedpriv.eval.storage import JUDGE
 from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel, fastest_order
@@ -142,7 +141,7 @@ def _share(judge: ClassEvaluator, target: TargetId, truth: Truth, shots: Tensor)
 # ---------------------------------------------------------------- files
 
 
-def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
+def save_class_evaluator(path: Path, judge: ClassEvaluator) -> None:
     """Write ``judge.safetensors``, so that a saved attack can be scored again by the same classifiers."""
     blocks = {
         f"{number}/{name}": value.contiguous()
@@ -151,16 +150,15 @@ def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
     }
     blocks["half"] = torch.tensor(sorted(judge.half.items()), dtype=torch.int64)
     blocks["trained_on"] = torch.tensor(judge.trained_on, dtype=torch.int64)
-    write_bytes(directory / JUDGE, save(blocks))
+    write_bytes(path, save(blocks))
 
 
-def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
+def load_class_evaluator(path: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
     """Read ``judge.safetensors``; None where there is none.
 
     Raises:
         UserError: when it is damaged.
     """
-    path = directory / JUDGE
     if not path.is_file():
         return None
     try:

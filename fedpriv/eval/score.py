@@ -34,6 +34,7 @@ from fedpriv.eval.records import (
     DECIBELS,
     ESTIMANDS,
     IDENTIFIED,
+    LABELS,
     About,
     Advantage,
     Comparison,
@@ -53,7 +54,6 @@ from fedpriv.eval.records import (
     VectorMeans,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.eval.words import LABELS
 from fedpriv.sources.truth import STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
 

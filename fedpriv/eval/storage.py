@@ -190,7 +190,7 @@ def save_attack(
     if about.redacted == NONE:
         save_truths(directory / TRUTH, truths)
         if judge is not None:
-            save_class_evaluator(directory, judge)
+            save_class_evaluator(directory / JUDGE, judge)
     else:
         forget(directory)
     files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
@@ -245,7 +245,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
         raise UserError(
             f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has {number} targets"
         )
-    judge = load_class_evaluator(directory, (shape[2], shape[3], shape[4])) if JUDGE in about.files else None
+    judge = load_class_evaluator(directory / JUDGE, (shape[2], shape[3], shape[4])) if JUDGE in about.files else None
     return AttackRecord(directory, about, metrics, reconstruction, shuffled, truths, judge)
 
 

@@ -7,35 +7,8 @@ from collections.abc import Sequence
 
 from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
 from fedpriv.eval.endpoints import Endpoint, Threat
-from fedpriv.eval.records import Able, Premise
+from fedpriv.eval.records import LABELS, Able, Premise
 from fedpriv.uploads.kinds import NETWORKS
-
-SHUFFLED = "shuffled"
-
-NEAREST = "nearest_auxiliary"
-"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
-
-LABELS = {
-    "mean_colour": "mean colour",
-    "mean_image": "mean image",
-    "optimal_image": "PSNR-optimal image",
-    "class_mean_image": "class mean image",
-    "optimal_class_image": "PSNR-optimal image of the class",
-    "random_same_class": "random image of the class",
-    "random_image": "random image of any class",
-    "noise": "uniform noise",
-    "mid_grey": "mid-grey",
-    NEAREST: "the auxiliary image nearest to the upload",
-    SHUFFLED: "shuffled uploads",
-    "auxiliary": "class mean of auxiliary images through the granted extractor",
-    "head_rows": "row of the broadcast classifier, scaled",
-    "other_uploads": "the class in other clients' uploads",
-    "mean_upload": "mean of other clients' uploads",
-    "assumed_extractor": "the assumed extractor alone",
-    "assumed_model": "the assumed extractor and head alone",
-    "broadcast_model": "the broadcast weights alone",
-}
-"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
 SIGNS: dict[Word, tuple[str, str]] = {
     "leak": ("●", "LEAK"),

@@ -10,6 +10,7 @@ from typing import Any
 from fedpriv.eval.answers import Result, about_of, record_of
 from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
 from fedpriv.eval.records import (
+    LABELS,
     Able,
     ClassAccuracy,
     Comparison,
@@ -24,7 +25,7 @@ from fedpriv.eval.records import (
 )
 from fedpriv.eval.redaction import NONE, OMIT
 from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
-from fedpriv.eval.words import LABELS, SHUFFLED, able_words, premise_words, threat_title
+from fedpriv.eval.words import SHUFFLED, able_words, premise_words, threat_title
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import image_source, number, span
 from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local

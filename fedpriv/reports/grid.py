@@ -14,10 +14,9 @@ from torch import Tensor
 
 from fedpriv.eval.floors import FLOORS, blind_floors, guess
 from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
-from fedpriv.eval.records import ReconstructionRecord
+from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.eval.words import LABELS
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, one_line, picture_text

@@ -158,7 +158,7 @@ def _card_words(card: ThreatModel) -> dict[str, str]:
 
 
 def card_meanings(card: ThreatModel) -> list[str]:
-    """Return what the fields of a threat model mean, as a page lists them."""
+    """Return the meanings of the fields of a threat model."""
     meanings = [_MEANINGS.get(pair, "") for pair in _card_words(card).items()]
     several = f"uploads of {card.rounds_seen} rounds are used together"
     return [*filter(None, meanings), several if card.rounds_seen > 1 else "uploads of one round are used"]

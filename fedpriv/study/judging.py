@@ -24,10 +24,9 @@ from fedpriv.eval.claims import (
     judge_value,
 )
 from fedpriv.eval.intervals import combine, compare, finite_summary
-from fedpriv.eval.records import Comparison, Estimate, ReconstructionRecord
+from fedpriv.eval.records import LABELS, Comparison, Estimate, ReconstructionRecord
 from fedpriv.eval.score import versions
 from fedpriv.eval.storage import load_metrics
-from fedpriv.eval.words import LABELS
 from fedpriv.reports.run_records import ALONE, RunRecord, load_runs, same_clients
 from fedpriv.reports.study_files import Cell, read_cells
 from fedpriv.study.claim_plan import PAPER, Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
