@@ -126,7 +126,7 @@ def _claims(line: Line, home: Path, null: str, truth: Any, seed: int) -> bool:
     exchanged = RunSource(opened.source.run, prepare(truth, torch.device("cpu")), line.kind)
     if null == CLASSES:
         (inference,) = plan.inferences.values()
-        case = replace(case_of(opened, plan, inference), truth=exchanged.holdings((), ()))
+        case = replace(case_of(opened, inference), truth=exchanged.holdings((), ()))
         records: dict[Any, Any] = {
             null: scoring.evaluate(inference, case, described(opened, made.name, inference, card, ""))
         }

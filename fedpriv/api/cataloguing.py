@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import fedpriv
-from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
+from fedpriv.api.named_code import verb
+from fedpriv.attacks import ATTACKS, attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.claims import claims
+from fedpriv.datasets import DATASETS
+from fedpriv.defenses import DEFENSES
 from fedpriv.federation.answer import answer_sentence
-from fedpriv.methods import default_method, references
-from fedpriv.models import FAMILIES
+from fedpriv.methods import METHODS, default_method, references
+from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pipeline.plan import target_name
 from fedpriv.study.saving import Tabular
+from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.glossary import find_word, words
@@ -32,13 +35,13 @@ if TYPE_CHECKING:
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
 
-REGISTRIES: Mapping[str, str] = {
-    "methods": "fedpriv.methods:METHODS",
-    "attacks": "fedpriv.attacks:ATTACKS",
-    "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.uploads:PAYLOADS",
-    "datasets": "fedpriv.datasets:DATASETS",
-    "models": "fedpriv.models:MODELS",
+REGISTRIES: Mapping[str, Registry] = {
+    "methods": METHODS,
+    "attacks": ATTACKS,
+    "defenses": DEFENSES,
+    "payloads": PAYLOADS,
+    "datasets": DATASETS,
+    "models": MODELS,
 }
 """Kind -> registry of its members. A reference is of the first kind whose contract it keeps."""
 
@@ -79,11 +82,12 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         return Catalogue(kind, _ROWS[kind]())
     if target is not None:
         refuse_unknown_target(target)
-    members, target = registry(kind), target and target_name(target)
+    members, target = REGISTRIES[kind], target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
-        kept = {name: members.load(name) for name in rows if target in members.load(name).targets}
-        rows = {name: _attack(name, made, target) for name, made in kept.items()}
+        rows = {
+            name: _attack(name, made, target) for name, made in members.load_all().items() if target in made.targets
+        }
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -91,18 +95,11 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     return Catalogue(kind, rows)
 
 
-def registry(kind: str) -> Registry:
-    """Return the registry of a kind."""
-    module, _, attribute = REGISTRIES[kind].partition(":")
-    result: Registry = getattr(importlib.import_module(module), attribute)
-    return result
-
-
 def _docstring(kind: str, name: str) -> str:
     """Return the docstring in which a member describes itself."""
     if kind == "methods":  # a method is a constant: its file speaks for it
-        return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
-    result = registry(kind).load(name)
+        return inspect.cleandoc(importlib.import_module(REGISTRIES[kind][name].partition(":")[0]).__doc__ or "")
+    result = REGISTRIES[kind].load(name)
     return _written(getattr(result, "func", result))  # of a partial function, the whole one's
 
 
@@ -168,7 +165,7 @@ _WHERE = {
 
 
 def _dataset(name: str, _: Any) -> Row:
-    where = _WHERE.get(name, "data_dir, or download") if name in registry("datasets").builtins else "its own"
+    where = _WHERE.get(name, "data_dir, or download") if name in DATASETS.builtins else "its own"
     return {"holds": _sentence("datasets", name), "where": where}
 
 
@@ -254,7 +251,7 @@ class Explanation:
         return "\n\n".join(part.strip() for part in (str(self), self.page, paper) if part)
 
 
-@imports_what_is_named
+@verb()
 def explain(name: str) -> Explanation:
     """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of reports.
 
@@ -270,8 +267,8 @@ def explain(name: str) -> Explanation:
     kind: Any = _kind_of(name)
     if kind == "words" and (word := find_word(name)):
         return Explanation(word.names[0], kind, {}, word.text)
-    if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
-        name = registry(kind).own_name(name)
+    if kind in REGISTRIES and kind != "datasets" and name in REGISTRIES[kind]:
+        name = REGISTRIES[kind].own_name(name)
     facts = dict(catalogue(kind).members.get(name, {}))
     if kind == "payloads" and name in target_names():
         facts |= catalogue("targets").members[name]
@@ -287,9 +284,9 @@ def _kind_of(name: str) -> str:
     if not isinstance(name, str):
         raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
-        if name in registry(kind):
+        if name in REGISTRIES[kind]:
             with contextlib.suppress(UserError):  # of a reference that keeps another kind's contract
-                registry(kind).load(name)
+                REGISTRIES[kind].load(name)
                 return kind
     if name in FAMILIES:
         return "models"
@@ -297,7 +294,7 @@ def _kind_of(name: str) -> str:
         return "claims"
     if find_word(name):
         return "words"
-    known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
+    known = [*(current for kind in REGISTRIES for current in REGISTRIES[kind]), *FAMILIES, *claims()]
     near = {other.lower(): other for other in [*known, *(other for word in words() for other in word.names)]}
     close = [repr(near[key]) for key in get_close_matches(name.lower(), near, n=3)]
     hint = f"; did you mean {' or '.join(close)}?" if close else ";"
@@ -310,9 +307,9 @@ def _text(kind: str, name: str) -> str:
         claim = claims()[name]
         lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
-    if name not in registry(kind):
+    if name not in REGISTRIES[kind]:
         return ""
-    options = _written(registry(kind).load(name).options) if kind == "methods" else ""
+    options = _written(REGISTRIES[kind].load(name).options) if kind == "methods" else ""
     parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
 

@@ -12,14 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import rich_click as click
 from click import get_current_context
 
 from fedpriv.util.escape import command_line, one_line, terminal_line
-from fedpriv.util.folders import telling_name
 from fedpriv.util.parallel import Listener, Report
 
 if TYPE_CHECKING:
@@ -75,12 +73,6 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
     source, left_out = get_current_context().get_parameter_source, (ParameterSource.DEFAULT, None)
     return {name: value for name, value in values.items() if source(name) not in left_out}
-
-
-def data_name(flags: Mapping[str, Any]) -> str:
-    """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
-    name = str(flags["dataset"] or "fashion")
-    return "-".join(telling_name(Path(flags["data_dir"]))) if name == "folder" and flags["data_dir"] else name
 
 
 _SWITCHES = ("--force", "--resume", "--share-group")

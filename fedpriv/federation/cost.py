@@ -32,10 +32,7 @@ def with_models(
     sizes = [model_parameters(blueprint) for blueprint in blueprints]
     turns, left = divmod(facts.clients, len(names))
     return replace(
-        facts,
-        blueprint=blueprints[0],
-        model_scalars=sizes[0],
-        all_model_scalars=turns * sum(sizes) + sum(sizes[:left]),
+        facts, blueprint=blueprints[0], model_scalars=sizes[0], all_model_scalars=turns * sum(sizes) + sum(sizes[:left])
     )
 
 

@@ -11,6 +11,7 @@ from fedpriv.eval.answers import Result, about_of, record_of
 from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
 from fedpriv.eval.records import (
     LABELS,
+    SHUFFLED,
     Able,
     ClassAccuracy,
     Comparison,
@@ -25,7 +26,7 @@ from fedpriv.eval.records import (
 )
 from fedpriv.eval.redaction import NONE, OMIT
 from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
-from fedpriv.eval.words import SHUFFLED, able_words, premise_words, threat_title
+from fedpriv.eval.words import able_words, premise_words, threat_title
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import image_source, number, span
 from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local

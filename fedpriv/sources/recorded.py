@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.defenses.local_dp import LocalDp
+from fedpriv.defenses.noise import LocalDp
 from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.integrations.run import Partition, RecordedRun, Seen, default_folder, read_partitions

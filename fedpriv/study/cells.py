@@ -133,8 +133,8 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
                 used |= {entry.name for entry in entries}
                 for seed in seeds:
                     config = config_of(study, method, defense, seed)
-                    keep = {*config.keep, *planning.rounds_to_read((entry.attack for entry in entries), config.rounds)}
-                    config = replace(config, keep=tuple(sorted(keep)))
+                    if any(entry.attack.needs.every_extractor for entry in entries):
+                        config = replace(config, keep=tuple(range(1, config.rounds + 1)))
                     name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
                     run = runs.setdefault(json.dumps(plain(config), sort_keys=True), name)
                     plans = tuple(_plan(study, entry, str(target), seed, execution) for entry in entries)

@@ -1,17 +1,26 @@
-"""The command line as a person meets it: what it writes, what it says, how it exits."""
+"""The command line as a person meets it: what it writes, what it says, how it exits; every setting has its words."""
 
 import csv
+import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from command_line import call
+import torch
+from command_line import call, words
 from federations import DIGITS
 from looped import each
 
+import fedpriv
+from fedpriv.api import cataloguing
+from fedpriv.api.attacking import AttackSettings
+from fedpriv.attacks.observation import ThreatModel
 from fedpriv.cli.main import COMMANDS, run
+from fedpriv.study.settings import Circumstances, FederationSettings
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
@@ -154,19 +163,6 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
     assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
 
 
-def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, capsys, tmp_path):
-    common = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "4"]
-    common += ["--iterations", "10", "--no-control", "--quiet"]
-    for name, extra in (("one", []), ("two", []), ("chunked", ["--chunk-rows", "1"])):
-        assert call(capsys, *common, *extra, "--out", name)[0] == 0
-    scores = [
-        json.loads((tmp_path / name / "pixels" / "metrics.json").read_text())["metrics"]["psnr_db"]["per_target"]
-        for name in ("one", "two", "chunked")
-    ]
-    assert scores[0] == scores[1]
-    assert scores[2] == pytest.approx(scores[0], abs=1e-3)
-
-
 # ---------------------------------------------------------------- what is there is left alone, what is not there is said
 
 
@@ -193,24 +189,10 @@ main(prog_name="fedpriv")
     assert done.stdout.splitlines() == [*(f"plain,{name}" for name in expected), "False"], done.stderr
 
 
-def test_all_attacks_go_on_from_a_first_look(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    flags = [
-        "--target",
-        "prototype",
-        "--dataset",
-        "digits",
-        "--per-class",
-        "20",
-        "--clients",
-        "3",
-        "--rounds",
-        "1",
-        "--iterations",
-        "2",
-        "--targets",
-        "3",
-    ]
+def test_all_attacks_go_on_from_a_first_look(capsys, tmp_path):
+    flags = words(
+        "--target prototype --dataset digits --per-class 20 --clients 3 --rounds 1 --iterations 2 --targets 3"
+    )
     assert call(capsys, "attack", *flags, "--out", "r", "--quiet")[0] == 0
     first = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("r/*/metrics.json")}
     assert {"decoder", "dip"} <= set(first)
@@ -220,3 +202,87 @@ def test_all_attacks_go_on_from_a_first_look(capsys, monkeypatch, tmp_path):
     assert all((tmp_path / "r" / name / "metrics.json").stat().st_mtime_ns == then for name, then in first.items())
     code, _, err = call(capsys, "attack", *flags[:-2], "--targets", "4", "--out", "r", "--full", "--resume", "--quiet")
     assert (code, "n_targets" in err) == (2, True)
+
+
+# ---------------------------------------------------------------- knowledge
+
+KNOWN = [*SMALL, "--targets", "3", "--iterations", "5", "--no-control"]
+OWN = ["--public", "40", "--knowledge", "attacker_data=same_domain"]
+
+
+def test_by_default_the_attacker_owns_some_of_the_auxiliary(capsys):
+    few = [*DIGITS, "--auxiliary", "0.5", "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "1"]
+    command = ["attack", "--target", "prototype", "--attack", "pixels", *few, "--iterations", "2", "--json"]
+    cards = []
+    for more in ([], ["--knowledge", "attacker_data=none"], ["--auxiliary", "0"]):
+        code, out, _ = call(capsys, *command, *more, "--out", f"r{len(cards)}")
+        assert code == 0
+        cards.append(json.loads(out)["attacks"]["pixels"]["knowledge"]["attacker_data"])
+    assert cards == ["same_domain", "none", "none"]
+
+
+def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
+    code, out, err = call(capsys, "attack", "--target", "representation", *KNOWN, "--json", "--out", "r")
+    assert code == 0
+    assert "decoder" not in json.loads(out)["attacks"]
+    assert "dip" in json.loads(out)["attacks"]
+    assert len([line for line in err.splitlines() if line.startswith("left out: attack 'decoder' needs")]) == 1
+
+
+def test_inversions_run_through_a_shadow_extractor(capsys):
+    arguments = ["attack", "--target", "prototype", *KNOWN, *OWN, "--knowledge", "extractor=shadow"]
+    code, out, _ = call(capsys, *arguments, "--attack", "pixels", "--attack", "decoder", "--json", "--out", "r")
+    assert code == 0
+    records = json.loads(out)["attacks"]
+    assert set(records) == {"pixels", "decoder"}
+    assert all(record["knowledge"]["extractor"] == "shadow" for record in records.values())
+
+
+# ---------------------------------------------------------------- doctor, and the page of settings
+
+NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
+"""Commands whose verb is called otherwise: ``fedpriv.list`` would hide Python's own, and no name of Python has a dash."""
+
+
+def test_every_command_is_a_call_of_a_public_verb():
+    for name, place in COMMANDS.items():
+        verb = getattr(fedpriv, NAMED_OTHERWISE.get(name, name))
+        source = Path(fedpriv.__file__).parent / "cli" / f"{place.partition(':')[0]}.py"
+        assert f"fedpriv.{verb.__name__}(" in source.read_text(), name
+
+
+def test_lines_can_be_pasted(capsys):
+    code, out, _ = call(capsys, "doctor", "--device", "cpu")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [["ok", "packages:"], ["ok", "computing:"]]
+    for version in (fedpriv.__version__, platform.python_version(), f"torch {importlib.metadata.version('torch')}"):
+        assert version in out
+    assert str(Path.home()) + "/" not in out
+
+
+def test_a_failure_exits_with_one(capsys):
+    code, out, _ = call(capsys, "doctor", "--device", "cuda:99", "--json")
+    told = json.loads(out)
+    assert (code, told["failed"]) == (1, True)
+    assert [one["name"] for one in told["findings"] if one["status"] == "failed"] == ["computing"]
+    code, out, _ = call(capsys, "doctor", "--device", "cuda:99", "--quiet")
+    assert (code, len(out.splitlines())) == (1, 1)
+
+
+def test_a_device_that_computes_otherwise_has_failed(monkeypatch):
+    """The second convolution is the device's: wrong by 5 % or not a number it fails."""
+    exact = torch.conv2d
+    for factor, status in ((1.0, "ok"), (1.05, "failed"), (float("nan"), "failed")):
+        factors = iter([1.0, factor])
+        monkeypatch.setattr(torch, "conv2d", lambda x, w, factors=factors: next(factors) * exact(x, w))
+        assert cataloguing._computing("cpu")[0] == status
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_names_every_setting_and_grant():
+    text = PAGE.read_text()
+    names = {*FederationSettings.__annotations__, *AttackSettings.__annotations__} - {*Circumstances.__annotations__}
+    assert {name for name in names if f"`{name.replace('_', '-')}`" not in text} == set()
+    assert [name for name in ThreatModel.__annotations__.keys() - {"rounds_seen"} if f"| `{name}` |" not in text] == []

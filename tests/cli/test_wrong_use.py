@@ -59,7 +59,6 @@ CASES = [
     ("cost --pairs 61", "classes is missing"),
     ("cost --dataset digits --pairs 61", "drop pairs"),
     (f"{COST} --method fedre,fedgh --option a=1", "one methods"),
-    ("cost --classes 10 --model cnn4 --model-scalars 5", "exclude each other"),
     ("cost --classes 10 --model cnn4 --image-size 8", "cannot take images"),
     # score, report, reproduce
     ("score empty", "holds no attack result"),

@@ -113,6 +113,6 @@ def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
         UserError, match=r"judge\.safetensors: not a judge of images \(3, 8, 8\) \(.*size mismatch|Error"
     ):
         load_class_evaluator(tmp_path / "judge.safetensors", (3, 8, 8))
-    (tmp_path / judges.FILE).write_bytes(b"nothing of the kind")
+    (tmp_path / "judge.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
         load_class_evaluator(tmp_path / "judge.safetensors", SHAPE)

@@ -64,8 +64,8 @@ def test_block_numbers_that_do_not_divide_the_width_are_refused():
     blueprint = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
     options = fedral.Options(blocks=(4, 3))
     with pytest.raises(UserError, match=r"option blocks: 3 diagonal blocks.*width 16.*or change width$"):
-        fedral.METHOD.check(Plan((blueprint,) * 3, options, False, SIZES, LocalTraining()))
-    fedral.METHOD.check(Plan((blueprint,) * 3, fedral.Options(blocks=(4, 16)), False, SIZES, LocalTraining()))
+        fedral.METHOD.check(Plan((blueprint,) * 3, options, SIZES, LocalTraining()))
+    fedral.METHOD.check(Plan((blueprint,) * 3, fedral.Options(blocks=(4, 16)), SIZES, LocalTraining()))
     with pytest.raises(UserError, match="blocks"):
         parse(fedral.Options, {"blocks": [0]}, "options")
 

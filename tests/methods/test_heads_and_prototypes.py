@@ -60,10 +60,7 @@ def test_fixed_weights_stay_and_resampled_weights_change():
 
 
 def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
-    state = {
-        fedproto.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]),
-        fedproto.KNOWN: torch.tensor([False, False, True]),
-    }
+    state = {fedproto.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]), fedproto.KNOWN: torch.tensor([False, False, True])}
     a = Prototypes(torch.tensor([[1.0], [4.0]]), torch.tensor([0, 1]), torch.tensor([1, 5]))
     b = Prototypes(torch.tensor([[5.0]]), torch.tensor([0]), torch.tensor([3]))
     averaged, (sent,) = fedproto.PROTOTYPES.average(None, state, [(0, (a,)), (1, (b,))], None)
@@ -71,11 +68,7 @@ def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
     assert averaged[fedproto.KNOWN].tolist() == [True, True, True]
     assert (sent.features.tolist(), sent.classes.tolist()) == ([[4.0], [4.0], [9.0]], [0, 1, 2])
     plain = [(k, (Prototypes(p.features, p.classes),)) for k, p in enumerate((a, b))]
-    assert fedproto.PROTOTYPES.average(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [
-        [3.0],
-        [4.0],
-        [9.0],
-    ]
+    assert fedproto.PROTOTYPES.average(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [[3.0], [4.0], [9.0]]
 
 
 def test_fedproto_predicts_the_nearest_known_prototype():

@@ -25,7 +25,7 @@ from fedpriv.util.seeds import generator
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
     blueprint = Blueprint(name, shape, CLASSES, width)
-    return Plan((blueprint,) * len(sizes), options, False, sizes, LocalTraining())
+    return Plan((blueprint,) * len(sizes), options, sizes, LocalTraining())
 
 
 # ---------------------------------------------------------------- the small model

@@ -8,8 +8,8 @@ import torch
 from command_line import call
 
 import fedpriv
-from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
+from fedpriv.defenses.noise import DPNoise
 from fedpriv.dp.canaries import FAR_GRADIENT, MARK, canary_step
 from fedpriv.eval.storage import load_privacy_audit
 from fedpriv.federation.defense import Work, plain_step

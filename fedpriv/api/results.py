@@ -1,34 +1,241 @@
-"""The verbs ``report``, one page over attacks, one over runs, and ``compare``, changes between two results or studies."""
+"""The result of attacking, and the verbs on results: ``score``, ``report``, and ``compare``, changes between two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.named_code import verb
+from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
+from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
-from fedpriv.eval.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, load_privacy_audit, load_scores, read_record
-from fedpriv.pipeline.result_folders import differences, each_once, result_directories, unfinished
-from fedpriv.reports.page import readable
-from fedpriv.reports.report import load_scored, write_results
+from fedpriv.eval.storage import (
+    ABOUT,
+    MEMBERSHIP,
+    METRICS,
+    PROPERTY,
+    RECONSTRUCTION,
+    TRUTH,
+    AttackRecord,
+    load_attack,
+    load_privacy_audit,
+    load_scores,
+    load_stored,
+    read_record,
+    save_attack,
+    write_record,
+)
+from fedpriv.eval.words import sentence
+from fedpriv.pipeline.result_folders import differences, each_once, is_or_was_attack, result_directories, unfinished
+from fedpriv.reports.attacks import result_items
+from fedpriv.reports.labels import strongest_first
+from fedpriv.reports.page import readable, table_rows
+from fedpriv.reports.report import html_table, load_scored, write_report, write_results
 from fedpriv.reports.run_records import baselines, check_run
 from fedpriv.reports.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.reports.study_report import read_results, together
-from fedpriv.study.saving import Scratch, Tabular, place
-from fedpriv.study.settings import Circumstances, refuse_unknown
-from fedpriv.util import files, folders
-from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import given_folders
-from fedpriv.util.parallel import SILENT
+from fedpriv.reports.summary import Subject, subjects, table_lines
+from fedpriv.study.saving import Scratch, Tabular, copy_folder, place
+from fedpriv.study.settings import Circumstances
+from fedpriv.util import folders
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import markup
+from fedpriv.util.foreign import given_path
+from fedpriv.util.parallel import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.api.privacy_auditing import PrivacyAudit
-    from fedpriv.api.result import AttackResult
-    from fedpriv.api.training import Run
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from fedpriv.api.federations import PrivacyAudit, Run
+
+
+@dataclass(frozen=True)
+class AttackResult(Tabular):
+    """Results of attacks, scored beside baselines and the negative control.
+
+    A temporary result (no ``out``) is removed when nothing refers to this object any more; :meth:`save` keeps it. A
+    notebook shows it by itself.
+
+    Attributes:
+        path: folder with one folder an attack, and ``report.html``; of :func:`attack_uploads` without ``out``, once saved.
+        records: name of a folder (``dip``, ``dip-early``) -> the record of an attack that returns images.
+        scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
+        notices: what was left out, and why; one line each.
+        run: the run that was attacked, or None where uploads came from elsewhere.
+    """
+
+    path: Path
+    records: Mapping[str, ReconstructionRecord]
+    scores: Mapping[str, InferenceResult] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    run: Run | None = None
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Answers on each endpoint under each threat model, the primary attacks tested together."""
+        return page_answers({**self.records, **self.scores})
+
+    @property
+    def verdict(self) -> str:
+        """The most severe answer on each endpoint that was asked, one line an endpoint."""
+        uploads = subjects({**self.records, **self.scores})
+        worst = [upload.worst(endpoint) for upload in uploads for endpoint in ENDPOINTS]
+        return "\n".join(sentence(answer) for answer in worst if answer is not None and answer.verdict != "not asked")
+
+    @property
+    def uploads(self) -> tuple[Subject, ...]:
+        """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
+        attacks: dict[Path, Result] = {self.path / name: load_stored(self.path / name) for name in self.records}
+        return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
+
+    def load(self, name: str | None = None) -> AttackRecord:
+        """Return everything that was stored of one attack: reconstruction, control, truth and record."""
+        ranked = strongest_first([*self.records], self.records.__getitem__)
+        chosen = ranked[0] if name is None and ranked else str(name)
+        if chosen not in self.records:
+            raise unknown_name("attack of this result", chosen, self.records)
+        return load_attack(self.path / chosen)
+
+    def images(self, name: str | None = None) -> Tensor:
+        """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
+        result = self.load(name)
+        if result.about.redacted != NONE:
+            raise UserError(f"{result.directory}: images were kept out of it (redact={shown(result.about.redacted)})")
+        return result.reconstruction.images
+
+    def figure(self, name: str | None = None) -> Figure:
+        """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
+        from fedpriv.reports.grid import grid_figure
+
+        return grid_figure(self.load(name))
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the columns of ``results.csv``, one row an attack that returns images."""
+        return table_rows("results.csv", result_items([load_stored(self.path / name) for name in self.records]))
+
+    def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
+        """Copy the result to a folder that stays, with its page, and return it from there."""
+        from fedpriv.pipeline.execute import draw
+
+        for name in self.records:  # grids and page may have been left for later
+            if not (self.path / name / "grid.png").is_file():
+                draw(self.load(name))
+        if not (self.path / "report.html").is_file():
+            attacks, scores = ([self.path / name for name in names] for names in (self.records, self.scores))
+            write_report(attacks, self.path, scores)
+        copy_folder(self.path, Path(out), "attacks", force=force)
+        run = self.run
+        if run is not None and self.path in run.path.parents:
+            run = type(run)(Path(out) / run.path.relative_to(self.path), code=run.code)
+        return AttackResult(Path(out), self.records, self.scores, self.notices, run)
+
+    def __repr__(self) -> str:
+        """Return the tables of answers: records would fill pages of a terminal."""
+        tables = [table_lines(upload) for upload in subjects({**self.records, **self.scores})]
+        return "\n".join(line for table in tables for line in table)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(html_table, self.uploads)) + "".join(f"<p>{markup(line)}</p>" for line in self.notices)
+
+
+def given_folders(results: Any, kinds: tuple[str, ...] = ("AttackResult",)) -> list[Path]:
+    """Return the folders of results: objects of classes of these names, which know theirs, or paths; one or several."""
+
+    def known(value: object) -> bool:
+        return isinstance(value, (str, Path)) or type(value).__name__ in kinds
+
+    if not known(results) and not isinstance(results, (list, tuple, set, frozenset)):
+        raise UserError(f"results={shown(results)}: expected {' or '.join(kinds)} or a folder, or a list of these")
+    several = [results] if known(results) else list(results)
+    if not several:
+        raise UserError(f"results={shown(several)}: expected at least one")
+    return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
+
+
+# ---------------------------------------------------------------- scores anew
+
+Scorable = AttackResult | str | Path
+
+
+@verb()
+def score(
+    results: Scorable | Sequence[Scorable],
+    *,
+    seed: int | None = None,
+    redact: str | None = None,
+    share_group: bool = False,
+    allow_code: str | Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> dict[Path, ReconstructionRecord]:
+    """Score attacks again; rewrites their records and image grids, in place. Return the new records by attack directory.
+
+    Membership and property inference are not scored again: they store no scores of single candidates.
+
+    Args:
+        results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
+        seed: of baselines and decoys (default: the attack's own), at least 0.
+        redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
+            (docs/redaction.md). Pages that were made before are not made again.
+        share_group: let your group read these folders, with the whole result or study that they lie in (docs/folders.md).
+        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
+        listener: hears of the progress, and of what is not scored again.
+    """
+    if seed is not None and seed < 0:
+        raise UserError(f"seed={shown(seed)}: expected at least 0")
+    rule, paths, records = (
+        read_rule(redact),
+        given_folders(results),
+        dict[Path, ReconstructionRecord](),
+    )
+    directories: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path}: no such folder; expected one that attack made")
+        inside = {file.parent for name in (ABOUT, RECONSTRUCTION) for file in path.rglob(name)}
+        inside = {folder for folder in inside if is_or_was_attack(folder)}
+        unscored = sum(1 for name in (MEMBERSHIP, PROPERTY) for _ in path.rglob(name))
+        if not inside:
+            raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
+        if unscored:
+            listener.say(f"{path}: {unscored} inference(s) not scored again: they store no scores of candidates")
+        directories |= dict.fromkeys(sorted(inside))
+    with listener.progress("scoring") as report:
+        for done, directory in enumerate(directories, start=1):
+            with folders.held_with_those_around(directory):
+                records[directory] = _score(directory, seed, rule)
+            report(done, len(directories), directory.name)
+    if rule != NONE:
+        listener.say("pages that were made of these before show what they showed; make them again with report")
+    return records
+
+
+def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
+    from fedpriv.eval.score import score as score_attack
+    from fedpriv.pipeline.execute import draw
+
+    saved = load_attack(directory, scores=False)
+    truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
+    if truths is None:
+        raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+    given = (saved.reconstruction, truths, saved.shuffled)
+    used = saved.about.seed if seed is None else seed
+    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
+    draw(replace(saved, metrics=record, about=about))
+    if rule == NONE:
+        write_record(directory, record)
+    else:
+        parts: dict[str, Any] = dict(zip(("reconstruction", "truths", "shuffled"), given, strict=True))
+        save_attack(directory, **parts, about=about, metrics=record)
+    return record
+
+
+# ---------------------------------------------------------------- pages
 
 Reportable: TypeAlias = "AttackResult | Run | PrivacyAudit | str | Path"
 
@@ -53,7 +260,7 @@ class Report:
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
 
-@imports_what_is_named
+@verb(Circumstances)
 def report(
     results: Reportable | Sequence[Reportable],
     *,
@@ -77,7 +284,6 @@ def report(
             is stored redacted is never shown by a milder rule.
         settings: see :class:`Circumstances`; with ``redact`` everybody may read the report (docs/folders.md).
     """
-    refuse_unknown(settings, Circumstances)
     rule, out, listener = read_rule(redact), settings.get("out"), settings.get("listener", SILENT)
     given = given_folders(results, ("AttackResult", "Run", "PrivacyAudit"))
     result, empty = result_directories(given)
@@ -116,7 +322,7 @@ def report(
         listener.warn(line)
     folder, scratch = place(out)
     how = {"force": settings.get("force", False), "public": rule != NONE}
-    with files.sharing(settings.get("share_group", False)), folders.output(folder, "report", **how):
+    with folders.output(folder, "report", **how):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)
@@ -187,7 +393,7 @@ class Changes(Tabular):
         return "\n".join([*([] if self.same else lines), self.verdict])
 
 
-@imports_what_is_named
+@verb()
 def compare(
     before: AttackResult | str | Path, after: AttackResult | str | Path, *, allow_code: str | Sequence[str] = ()
 ) -> Changes:
@@ -208,7 +414,7 @@ def compare(
         raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
     changed: dict[str, None] = {}
     for name in names:
-        made = differences(_made(first[name][1]), _made(second[name][1]))
+        made = differences(first[name][1], second[name][1])
         changed |= dict.fromkeys(f"{key}: {one} -> {other}" for key, (one, other) in made.items())
     return Changes(
         tuple(_rows({name: (first[name][0], second[name][0]) for name in names})),
@@ -218,16 +424,19 @@ def compare(
     )
 
 
-def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, About | InferenceResult]]:
+def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, dict[str, Any]]]:
     """Return every result in a folder by its place in it: its record, and how it was made."""
-    root = given_folders(given, ("AttackResult",))[0]
+    root = given_folders(given)[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
     results = {}
     for file in sorted(path for name in (METRICS, MEMBERSHIP, PROPERTY) for path in root.rglob(name)):
         position, record = file.parent.relative_to(root), cast("Record", read_record(file))
-        about = read_record(file.parent / ABOUT) if file.name == METRICS else record
-        results[str(position) if position.parts else record.attack] = record, cast("About | InferenceResult", about)
+        about = cast("About", read_record(file.parent / ABOUT)) if file.name == METRICS else record
+        made = about.model_dump(mode="json", include=set(_MADE)) | {"defenses": about.defense}
+        if isinstance(made["run"], dict):
+            made["run"].pop("defenses", None)
+        results[str(position) if position.parts else record.attack] = record, made
     if not results:
         raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
     return results
@@ -265,10 +474,3 @@ def _difference(item: Record, other: Record) -> Difference | str:
 
 _MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
 """Fields of how a result was made that are compared; defenses are by their labels."""
-
-
-def _made(about: About | InferenceResult) -> dict[str, Any]:
-    made = about.model_dump(mode="json", include=set(_MADE))
-    if isinstance(made["run"], dict):
-        made["run"].pop("defenses", None)
-    return made | {"defenses": about.defense}

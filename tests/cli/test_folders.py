@@ -1,30 +1,20 @@
-"""No command follows a link where it writes in place, and what is private can be read by whom it should be alone."""
+"""What commands may do to folders: no link is followed, private files are private, and nothing of others is replaced."""
 
 import itertools
+import json
 import os
 import shutil
 
 import pytest
-from command_line import call
+from command_line import call, words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
+from fedpriv.util import files
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--keep", "1", "--quiet"]
-PIXELS = [
-    "--target",
-    "prototype",
-    "--attack",
-    "pixels",
-    "--targets",
-    "2",
-    "--iterations",
-    "3",
-    "--workers",
-    "1",
-    "--quiet",
-]
+PIXELS = words("--target prototype --attack pixels --targets 2 --iterations 3 --workers 1 --quiet")
 AUDIT = ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL, "--quiet"]
 WORK = b"years of work\n"
 
@@ -167,3 +157,53 @@ def test_a_folder_that_was_there_is_made_private_too(home, capsys):
     (home / "mine").mkdir(mode=0o755)
     assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
     assert modes(home / "mine") == ({0o600}, {0o700})
+
+
+# ---------------------------------------------------------------- out, force and resume
+
+COMMANDS = (TRAIN, ["attack", "--target", "entangled", *SMALL], ["report", "runs/a"], AUDIT)
+
+
+def test_force_never_removes_a_folder_that_only_looks_like_ours(home, capsys):
+    for decoy in ("config.json", "report.html", "study.json"):
+        (home / decoy / "src").mkdir(parents=True)
+        (home / decoy / decoy).write_text('{"name": "x"}')
+        (home / decoy / "src" / "thesis.tex").write_text("years of work")
+    before = contents(home)
+    for command, decoy in itertools.product(COMMANDS, ("config.json", "report.html", "study.json")):
+        code, _, err = call(capsys, *command, "--out", decoy, "--force")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "holds files that fedpriv did not make" in err
+        assert contents(home) == before, (command, decoy)
+
+
+def test_force_replaces_a_run(home, capsys):
+    code, _, _ = call(capsys, *TRAIN, "--seed", "1", "--out", "runs/a", "--force")
+    assert code == 0
+    assert json.loads((home / "runs" / "a" / "config.json").read_text())["seed"] == 1
+
+
+def test_an_attack_never_writes_over_in_or_around_the_run_that_it_attacks(home, capsys):
+    (home / "link").symlink_to(home / "runs" / "a")
+    before = contents(home)
+    for out in ("runs/a", "runs/a/results", ".", "link"):
+        code, _, err = call(capsys, "attack", "--run", "runs/a", *PIXELS, "--out", out, "--force")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"out {out}: overlaps run runs/a" in err
+        assert contents(home) == before
+
+
+def test_a_report_never_writes_over_what_it_reports_on(home, capsys):
+    before = contents(home)
+    for out in ("runs/a", "runs/a/report"):
+        code, _, err = call(capsys, "report", "runs/a", "--out", out, "--force")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"out {out}: overlaps" in err
+    assert contents(home) == before
+
+
+def test_a_run_that_died_before_it_was_one_is_in_nobody_s_way(home, capsys):
+    files.mark(home / "early", "run")
+    (home / "early" / f".config.json.17{files.PARTIAL}").write_text("{")
+    code, _, _ = call(capsys, *TRAIN, "--out", "early")
+    assert code == 0
