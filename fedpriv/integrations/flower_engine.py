@@ -33,12 +33,10 @@ from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
 
-PAUSE: Final = 0.1
-"""Seconds between looks for answers, and for nodes."""
+PAUSE: Final = 0.1  # seconds between looks for answers, and for nodes
 LINGERS: Final = 60.0
 """Seconds that a message outlives its time, so that it is the engine that tells which client was late."""
-ENDS_IN: Final = 60.0
-"""Seconds that a simulation is given to end by itself."""
+ENDS_IN: Final = 60.0  # seconds that a simulation is given to end by itself
 
 OFF: Final = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -155,8 +153,6 @@ def _result(reply: Any, client: int, device: torch.device) -> ClientResult | Cli
     return ClientFailure(client=client, why="failed", told=why)
 
 
-# ---------------------------------------------------------------- jobs and results as Flower's records
-
 _STATE, _BROADCAST, _UPLOAD, _TRACE, _ABOUT = "private-state", "broadcast", "upload", "private-trace", "about"
 
 
@@ -224,9 +220,6 @@ def _read(records: Any, name: str) -> dict[str, Tensor]:
         key: from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(value).reshape(value.shape))
         for key, value in arrays.items()
     }
-
-
-# ---------------------------------------------------------------- simulated nodes
 
 
 @contextmanager

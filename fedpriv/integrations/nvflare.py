@@ -21,14 +21,10 @@ ROUND: Final = "current_round"
 TASK: Final = "__task_name__"
 DIRECTION: Final = "__filter_dir__"
 PROCESS: Final = "__process_type__"
-GONE: Final = "_end_run"
-"""The event that ends a job."""
-HISTORY: Final = "filter_history"
-"""Property of data: names of the filters that changed it."""
-ALGORITHM: Final = "PROCESSED_ALGORITHM"
-"""Property of data: what it was encrypted by."""
-NESTED: Final = 8
-"""Collections within collections that are followed."""
+GONE: Final = "_end_run"  # the event that ends a job
+HISTORY: Final = "filter_history"  # property of data: names of the filters that changed it
+ALGORITHM: Final = "PROCESSED_ALGORITHM"  # property of data: what it was encrypted by
+NESTED: Final = 8  # collections within collections that are followed
 
 
 @dataclass
@@ -104,9 +100,6 @@ def filter_class(module: str, name: str) -> type:
             f"recording NVFlare jobs needs NVFlare ({error}); install it with: pip install 'fedpriv[nvflare]'"
         ) from error
     return type(name, (RecordingFilter, Filter), {"__module__": module, "__doc__": RecordingFilter.__doc__})
-
-
-# ---------------------------------------------------------------- one message
 
 
 def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:

@@ -27,16 +27,11 @@ from fedpriv.uploads.payload import check_names, check_plain, from_array
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
 
-MOST_SETS: Final = 1000
-"""Sets of arrays in one message."""
-MOST_FACTS: Final = 200
-"""Numbers and texts that are kept of one message."""
-LONGEST_FACT: Final = 300
-"""Characters of such a text."""
-MOST_NOTES: Final = 10_000
-"""Notes of one run; further ones are not written."""
-LONGEST_CLIENT: Final = 200
-"""Characters of a client's name."""
+MOST_SETS: Final = 1000  # sets of arrays in one message
+MOST_FACTS: Final = 200  # numbers and texts that are kept of one message
+LONGEST_FACT: Final = 300  # characters of such a text
+MOST_NOTES: Final = 10_000  # notes of one run; further ones are not written
+LONGEST_CLIENT: Final = 200  # characters of a client's name
 
 STORED: Final = frozenset(
     {
@@ -223,9 +218,6 @@ def _bounded(facts: Mapping[str, Any]) -> dict[str, Scalar]:
         if fits and isinstance(name, str) and len(name) <= LONGEST_FACT and len(kept) < MOST_FACTS:
             kept[name] = value
     return kept
-
-
-# ---------------------------------------------------------------- arrays of another framework
 
 
 def plain_sets(sets: Sets) -> tuple[dict[str, dict[str, Tensor]], list[str]]:

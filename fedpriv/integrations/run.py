@@ -38,13 +38,11 @@ from fedpriv.util.foreign import entries, json_value
 KIND: Final = "recorded"
 FORMAT: Final = 2
 HEADER: Final = "fedpriv-recorded"
-TRAIN: Final = "train"
-"""The phase whose answers are uploads, unless the user says otherwise."""
+TRAIN: Final = "train"  # the phase whose answers are uploads, unless the user says otherwise
 
 Scalar = bool | int | float | str
 Partition = int | str
-Tensors = Mapping[str, Mapping[str, Tensor]]
-"""Name of a set -> name of an array -> the array."""
+Tensors = Mapping[str, Mapping[str, Tensor]]  # name of a set -> name of an array -> the array
 
 R = TypeVar("R", bound=Record)
 
@@ -183,9 +181,6 @@ def _numbered(header: Any) -> list[tuple[int, Any]]:
     if header["format"] != FORMAT:
         raise ValueError(f"format {shown(header['format'])}")
     return list(enumerate(header["sets"]))
-
-
-# ---------------------------------------------------------------- whose data is whose
 
 
 def default_folder() -> Path:

@@ -33,8 +33,7 @@ from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_bytes
 
-PAGE_BYTES = 10_000_000
-"""Room for all pictures of a page, as base64."""
+PAGE_BYTES = 10_000_000  # room for all pictures of a page, as base64
 
 _MEASURES = {
     "psnr_db": ("PSNR (dB)", "higher leaks more"),
@@ -198,9 +197,6 @@ def _called(results: Sequence[Result]) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------- tables of one attack
-
-
 def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, ReconstructionRecord):
         rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
@@ -263,9 +259,6 @@ def _compared(item: Comparison) -> tuple[str, ...]:
     images = {"1": "one", "several": "several"}.get(item.stratum, item.stratum)
     against = LABELS.get(item.against, item.against)
     return _COMPARED.get(item.measure, item.measure), images, f"{item.n} / {item.n_clients}", by, ends, against
-
-
-# ---------------------------------------------------------------- results.csv
 
 
 def result_items(attacks: Sequence[StoredAttack], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:

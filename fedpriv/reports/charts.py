@@ -116,11 +116,7 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
         return svg_text(figure)
 
 
-# ---------------------------------------------------------------- frontiers
-
-
-WITHOUT_LOCAL = "no run of the method local was given"
-"""The line on a chart that has no accuracy of local training."""
+WITHOUT_LOCAL = "no run of the method local was given"  # the line on a chart that has no accuracy of local training
 
 _COLOURS = {"leak": "#b3261e", "no leak detected": "#0b6e4f", "inconclusive": "#d9dee5"}
 """Points by the verdict of their answer: on the panel's endpoint, or, by traffic, the most severe."""

@@ -29,9 +29,6 @@ _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public",
 """Settings under which alone accuracy and leakage compare."""
 
 
-# ---------------------------------------------------------------- points
-
-
 class Spread(NamedTuple):
     """A quantity over the seeds of one upload: mean, least and greatest."""
 
@@ -201,9 +198,6 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
     )
 
 
-# ---------------------------------------------------------------- what to prefer
-
-
 def recommended(frontier: Frontier) -> Point:
     """Return the point whose most severe answer is the least grave, then with fewer leaks, then with the best accuracy."""
     there = [point for point, best in zip(frontier.points, frontier.best, strict=True) if best]
@@ -233,9 +227,6 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     ]
     caveat = next(filter(None, caveats), "The attacks that were run bound themselves; they prove nothing safe.")
     return f"Of these, prefer {point.label}: worst endpoint {found}; {facts}.", caveat
-
-
-# ---------------------------------------------------------------- table
 
 
 def frontier_items(frontiers: Sequence[Frontier]) -> Iterator[dict[str, Any]]:

@@ -126,9 +126,6 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
     return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
 
 
-# ---------------------------------------------------------------- one picture
-
-
 def grid_png(attack: AttackRecord) -> bytes:
     """Return the picture as PNG bytes; errors as :func:`grid_columns`."""
     figure = grid_figure(attack)

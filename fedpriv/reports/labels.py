@@ -21,15 +21,9 @@ def series_key(about: Provenance) -> str:
     return upload_key(about, () if about.reach is None else _LOCAL_WORK)
 
 
-# ---------------------------------------------------------------- rankings
-
-
 def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[R]:
     """Return attacks by kind of upload and mean advantage, the strongest first; a ranking is no claim."""
     return sorted(items, key=lambda item: (record(item).target, -record(item).advantage_db.mean))
-
-
-# ---------------------------------------------------------------- names
 
 
 def labelled(label: str, name: str) -> str:
@@ -120,9 +114,6 @@ def partition_words(partition: PartitionOptions) -> str:
         "long_tail": f", imbalance {partition.imbalance:g}",
     }
     return partition.name.replace("_", " ") + detail.get(partition.name, "")
-
-
-# ---------------------------------------------------------------- threat models
 
 
 _MEANINGS = {

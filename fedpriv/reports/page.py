@@ -98,9 +98,6 @@ def attack_pages() -> dict[str, str]:
     return {name: texts.get(name, text) for name, text in shared.items()}
 
 
-# ---------------------------------------------------------------- tables
-
-
 @cache
 def _columns() -> dict[str, dict[str, str]]:
     """Return where each column of each table comes from, by its file; ``columns.csv`` has types, units and meanings too."""
@@ -131,9 +128,6 @@ def table_text(name: str, items: Iterable[Mapping[str, Any]]) -> str:
     table.writeheader()
     table.writerows({column: csv_cell(value) for column, value in row.items()} for row in table_rows(name, items))
     return buffer.getvalue()
-
-
-# ---------------------------------------------------------------- numbers
 
 
 def percent(share: float) -> str:
@@ -169,9 +163,6 @@ def number(value: float | None) -> str:
 def span(interval: Sequence[float] | None) -> str:
     """Return an interval as a table shows it; "–" for None."""
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
-# ---------------------------------------------------------------- what cannot be read
 
 
 class LeftOut(NamedTuple):

@@ -49,9 +49,6 @@ def _written(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# ---------------------------------------------------------------- audited claims
-
-
 _BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
     "contradicted": ("claim contradicted", "leaks"),
     "not contradicted": ("not contradicted", "none"),
@@ -111,9 +108,6 @@ def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, 
         and defense.label in record.defense.split(" + ")
         for record in records
     )
-
-
-# ---------------------------------------------------------------- defenses
 
 
 class DefenseRow(NamedTuple):

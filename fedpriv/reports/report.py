@@ -179,9 +179,6 @@ def html_table(upload: Subject) -> str:
     return environment(autoescape=True).get_template("notebook.html.j2").render(values)
 
 
-# ---------------------------------------------------------------- answers.csv
-
-
 def answer_items(uploads: Sequence[Subject]) -> Iterator[dict[str, Any]]:
     """Yield what rows of ``answers.csv`` are made of: one an answer, in the order of the page."""
     for upload in uploads:

@@ -184,9 +184,6 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Seque
     return Accuracy(both[..., 0], both[..., 1], counted)
 
 
-# ---------------------------------------------------------------- settings
-
-
 _NOT_SHOWN = ("method", "options", "dataset", "data_dir", "partition", "training", *NOT_THE_UPLOAD, "defenses")
 
 
@@ -208,11 +205,7 @@ TEST_IMAGES = (
 """Settings that decide which images a client is tested on."""
 
 
-# ---------------------------------------------------------------- without any exchange
-
-
-ALONE = "local"
-"""The method without any exchange."""
+ALONE = "local"  # the method without any exchange
 
 Baselines = Mapping[tuple[str, int], ReachedAccuracy]
 """Accuracies of clients that exchange nothing, by who they are (:func:`same_clients`) and the seed."""

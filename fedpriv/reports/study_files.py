@@ -21,8 +21,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
-PATIENCE = 3.0
-"""Seconds for which a list that another process replaces meanwhile is read again."""
+PATIENCE = 3.0  # seconds for which a list that another process replaces meanwhile is read again
 _FAR = {"done": 2, "failed": 1}
 
 _Seconds = Annotated[float, Strict()] | None

@@ -259,9 +259,6 @@ def mark(answer: Answer) -> Mark:
     return Mark(STATES[answer.verdict], sign, word, " ".join(filter(None, (about, cell(answer)))))
 
 
-# ---------------------------------------------------------------- lines of a section
-
-
 def _level(answer: Answer) -> str:
     """Return the levels of attack and baseline in dB, which the sentence leaves out."""
     if answer.value is None or answer.baseline is None or not is_decibels(answer):
@@ -290,8 +287,6 @@ def _ability(answer: Answer) -> str:
     """Return the evidence of the attack's ability where the sentence on the answer does not say it."""
     return able_words(answer.able) if answer.verdict == "leak" and answer.able is not None else ""
 
-
-# ---------------------------------------------------------------- as plain text
 
 WIDTH: Final = 80
 _FIRST = 18

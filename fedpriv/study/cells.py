@@ -42,14 +42,12 @@ from fedpriv.study.written import Misplaced, at, read_from, wrong
 from fedpriv.util.compute import Numerics
 from fedpriv.util.config import parse, plain
 
-MOST_LETTERS = 90
-"""Of a label in the name of a folder, which holds two labels and may not have more than 255."""
+MOST_LETTERS = 90  # of a label in the name of a folder, which holds two labels and may not have more than 255
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 """Settings that say what is stored of a run or measured, and nothing of its clients."""
 
-_SIDE, _IMAGES = 32, 100
-"""Pixels a side, and images of a client, where data is not looked at."""
+_SIDE, _IMAGES = 32, 100  # pixels a side, and images of a client, where data is not looked at
 
 
 @dataclass(frozen=True)
@@ -162,9 +160,6 @@ def _short(label: str) -> str:
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{digest}"
 
 
-# ---------------------------------------------------------------- runs
-
-
 def _alone(study: Study) -> list[MethodEntry]:
     """Return the same clients without any exchange, for every setting of theirs that has no such run yet."""
     results = []
@@ -209,9 +204,6 @@ def _sketched(config: RunConfig) -> tuple[str, ...]:
     plan = protection_plan(config, method, setups)
     pipeline.check(plan)
     return pipeline.after(plan).uploads
-
-
-# ---------------------------------------------------------------- what a method under a defense gives an attacker
 
 
 def _attacked(

@@ -37,12 +37,9 @@ from fedpriv.util.files import log, write_json, write_text
 from fedpriv.util.folders import Busy
 
 FORMAT = 4
-OVER = ("done", "left out")
-"""States of an attack that need not be run again."""
-MOST = 100_000
-"""Shards, at most; more than any queue takes."""
-PATIENCE = 120.0
-"""Seconds to wait for another shard that makes or merges the study."""
+OVER = ("done", "left out")  # states of an attack that need not be run again
+MOST = 100_000  # shards, at most; more than any queue takes
+PATIENCE = 120.0  # seconds to wait for another shard that makes or merges the study
 
 T = TypeVar("T")
 
@@ -90,9 +87,6 @@ def saved_study(path: Path) -> Study:
     return parse_study(read_study(path).written or {}, str(path / STUDY))
 
 
-# ---------------------------------------------------------------- cells.jsonl
-
-
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace all lines of a study, or of a shard's account, at once."""
     write_text(path / CELLS, "".join(row.model_dump_json() + "\n" for row in rows))
@@ -134,9 +128,6 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
 def results(cell: Cell) -> list[list[str]]:
     """Return for each plan of a cell the folders, from the study's, of the results that it will have."""
     return [[f"{home}/{name}" for name in plan.results()] for plan, home in zip(cell.plans, cell.homes, strict=True)]
-
-
-# ---------------------------------------------------------------- shards
 
 
 @dataclass(frozen=True)

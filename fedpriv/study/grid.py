@@ -35,8 +35,7 @@ from fedpriv.util.errors import unknown_name
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""
 
-ONE_MODEL = "small-cnn"
-"""Architecture of every client where a method needs one for all and none is asked for."""
+ONE_MODEL = "small-cnn"  # architecture of every client where a method needs one for all and none is asked for
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class DefenseEntry:
     keys: Keys = field(default=(), compare=False)
 
 
-UNDEFENDED = DefenseEntry("none", ())
-"""No defense."""
+UNDEFENDED = DefenseEntry("none", ())  # no defense
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,6 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
 def _needs_one_model(entry: MethodMember, written: WrittenStudy) -> bool:
     """True for a method that takes one architecture for all clients, and names none."""
     return "models" not in entry.options and entry.name in METHODS and METHODS.load(entry.name).homogeneous
-
-
-# ---------------------------------------------------------------- points of grids
 
 
 def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str, Any]]:
@@ -264,9 +259,6 @@ def _attacks(written: Sequence[Member], iterations: int | None) -> tuple[AttackE
 def bounded(kind: Any, iterations: int | None) -> dict[str, Any]:
     """Return the option of an attack that bounds its search, if it has one and a bound is given."""
     return {} if iterations is None or kind.budget is None else {kind.budget: iterations}
-
-
-# ---------------------------------------------------------------- labels
 
 
 def with_values(name: str, values: Mapping[str, Any]) -> str:

@@ -31,8 +31,7 @@ from fedpriv.reports.run_records import ALONE, RunRecord, load_runs, same_client
 from fedpriv.reports.study_files import Cell, read_cells
 from fedpriv.study.claim_plan import PAPER, Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
-ENOUGH_SEEDS = 3
-"""Seeds from which on an interval goes over seeds."""
+ENOUGH_SEEDS = 3  # seeds from which on an interval goes over seeds
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
 from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, WorkerKilled
 
-MERGING = 10.0
-"""Seconds for which the last shard waits for others that are just letting go of the folder."""
+MERGING = 10.0  # seconds for which the last shard waits for others that are just letting go of the folder
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -153,9 +152,6 @@ def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
         return None
     write_runs_report(list(runs), out)
     return out / PAGE
-
-
-# ---------------------------------------------------------------- cells, by one process or several
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import inline_value, inline_values
 from fedpriv.util.registry import split_reference
 
-Keys = tuple[str | int, ...]
-"""Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
+Keys = tuple[str | int, ...]  # keys and positions from the top of a study: ``("methods", 2, "lr")``
 
 QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 4, "iterations": 20}
 """Settings of a study that only shows whether everything works."""
@@ -66,10 +65,7 @@ def read_from(source: str) -> Iterator[None]:
         raise UserError(f"{source}: {error}") from error
 
 
-# ---------------------------------------------------------------- one word
-
-_BEHIND = re.compile(r"\+(?=[A-Za-z])")
-"""The plus between two defenses; the plus of 1e+3 is followed by a digit."""
+_BEHIND = re.compile(r"\+(?=[A-Za-z])")  # the plus between two defenses; the plus of 1e+3 is followed by a digit
 
 
 def split_entries(text: str) -> list[str]:
@@ -117,8 +113,6 @@ def parse_chain(text: str) -> list[dict[str, Any]]:
     """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``."""
     return [] if text == "none" else [parse_entry(part) for part in _BEHIND.split(text)]
 
-
-# ---------------------------------------------------------------- the model
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Number = Annotated[int, Strict(), Ge(1)]

@@ -33,8 +33,6 @@ def test_counts_are_what_the_sizes_give_or_a_remark_has_ours(name, tmp_path_fact
     assert card.verdict == "holds", "what is concluded from the counts holds"
 
 
-# ---------------------------------------------------------------- the division behind the counts
-
 IMAGES = {"CIFAR-10": [6000] * 10, "CIFAR-100": [600] * 100, "TinyImageNet": [10_500] + [500] * 199}
 """Images of a class; TinyImageNet's validation part, which lies in one folder, counts as its first class."""
 

@@ -66,9 +66,6 @@ def test_where_leaks_are_equal_accuracy_decides(one, two, better):
     assert dominates(point(one, 0.95), point(two, 0.9)) is better
 
 
-# ---------------------------------------------------------------- points
-
-
 def test_one_point_an_upload_with_its_gravest_answers_and_the_best_first():
     leaking = upload(answer(threat="protocol"), answer(advantage=3.0), answer(NONE, endpoint="membership"))
     (found,) = page(leaking, upload(NOTHING, NOTHING.model_copy(update={"endpoint": "membership"}), method="fedre"))
@@ -128,9 +125,6 @@ def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
     (found,) = page(leaking, upload(ONE, method="fd", accuracy=0.9))
     assert recommended(found).label == "fedgh"
     assert "leaks" in recommendation(found)[1]
-
-
-# ---------------------------------------------------------------- without any exchange
 
 
 def test_baselines_are_runs_of_the_same_clients_without_exchange():

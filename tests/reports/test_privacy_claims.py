@@ -88,8 +88,6 @@ def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):
         load_privacy_audit(tmp_path)
 
 
-# ---------------------------------------------------------------- accounted guarantees
-
 APPROXIMATE = {
     "defense": "dp-sgd",
     "epsilon": 7.99923,

@@ -178,9 +178,6 @@ def test_a_report_takes_records_alone_and_loads_no_torch(single, tmp_path):
     assert "data:image/png" in (tmp_path / "out" / "report.html").read_text()
 
 
-# ---------------------------------------------------------------- several uploads
-
-
 def stored(home, method="fedgh", gain=1.0, **changed):
     secrets = truths([1] * 6)
     own = federated(method, scalars=64.0, **changed)
@@ -229,9 +226,6 @@ def test_a_sweep_over_local_work_has_one_row_a_setting(tmp_path):
     rows = [row for row in upload.rows if row.endpoint == "reconstruction"]
     assert [row.setting for row in rows] == list(labels)
     assert [row.setting for row in upload.rows if row.endpoint == "membership"] == [""]
-
-
-# ---------------------------------------------------------------- what cannot be reported; the grid
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):

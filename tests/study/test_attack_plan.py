@@ -18,16 +18,10 @@ def folders(asked):
     return [job.folder for job in asked.jobs()]
 
 
-# ---------------------------------------------------------------- jobs
-
-
 def test_one_job_an_attack_where_nothing_else_is_asked():
     asked = plan("dip", "pixels")
     assert folders(asked) == ["dip", "pixels"]
     assert all(job.control and job.attack == asked.attacks[job.name] for job in asked.jobs())
-
-
-# ---------------------------------------------------------------- options
 
 
 def test_an_option_reaches_every_attack_that_has_it_and_a_named_one_wins():

@@ -25,9 +25,6 @@ def attacked(tmp_path_factory):
     return fedpriv.attack(target="model", out=out, **asked, **SMALL)
 
 
-# ---------------------------------------------------------------- what is asked for
-
-
 @pytest.mark.parametrize(
     ("target", "settings", "on_run", "complaint"),
     [
@@ -108,9 +105,6 @@ def test_the_first_setting_lies_where_one_alone_would():
     assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
 
 
-# ---------------------------------------------------------------- what is found
-
-
 def test_only_the_local_work_differs_between_the_settings(attacked):
     runs = [RunDirectory.open(attacked.path / name) for name in ("run", "run-reach-4", "run-reach-epoch")]
     work = [(run.config.training.batch_size, run.config.training.max_steps) for run in runs]
@@ -157,6 +151,3 @@ def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):
     assert "leak" not in {one.verdict for one in result.answers}
     (upload,) = result.uploads
     assert list(upload.settings) == [""]  # of one setting there is no more to say than of a run that was asked for
-
-
-# ---------------------------------------------------------------- sentences

@@ -138,9 +138,6 @@ def test_names_that_a_claim_does_not_have():
             planned(claim, asked)
 
 
-# ---------------------------------------------------------------- figures by hand
-
-
 def units(values, clients):
     return PerUnit(np.array(values, dtype=float), np.array(clients))
 
@@ -201,9 +198,6 @@ def test_failed_seeds_are_shown_and_decide_nothing():
     assert partial.statements[0].orders[0].difference is None
     assert "FedProto, digits, failed under 2 of 3 seeds" in partial.statements[0].why
     assert "failed: FedProto, digits: seed 0: NaN" in lines_of(partial)
-
-
-# ---------------------------------------------------------------- guesses
 
 
 def test_values_stand_beside_guesses_before_anything_is_run(tmp_path):

@@ -10,8 +10,6 @@ from upload_cases import AUXILIARY, CLASSES, IMAGES, MIXTURE, MODEL, NETWORK, UP
 
 import fedpriv
 
-# ---------------------------------------------------------------- recovered, and not
-
 
 @pytest.fixture(scope="module")
 def recovered():
@@ -130,9 +128,6 @@ def test_nothing_that_was_handed_in_is_changed():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-# ---------------------------------------------------------------- units, inferences, rounds
-
-
 def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
     images = [smooth(3, seed) for seed in range(10, 16)]
     uploads = [fedpriv.Prototypes(NETWORK(own).detach(), CLASSES) for own in images]
@@ -201,9 +196,6 @@ def test_mixtures_of_several_rounds_are_unmixed():
     fewer = attack(rounds, target="entangled", attacks="unmix", rounds_seen=2).records["unmix"]
     assert fewer.knowledge.rounds_seen == 2
     assert fewer.metrics.relative_error.mean > 0.01
-
-
-# ---------------------------------------------------------------- refused at the door
 
 
 @pytest.mark.parametrize(
