@@ -64,23 +64,17 @@ def svg_text(figure: Any) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One run in a chart of accuracy: ``(n,)`` values ``y`` in [0, 1] over ``x``, round numbers or scalars.
-
-    ``spread`` is half the height of a band around it, ``dashed`` a second line, each ``(n,)`` or None.
-    """
+    """One run in a chart of accuracy."""
 
     label: str
-    x: np.ndarray
-    y: np.ndarray
-    spread: np.ndarray | None = None
-    dashed: np.ndarray | None = None
+    x: np.ndarray  # ``(n,)`` round numbers or scalars
+    y: np.ndarray  # ``(n,)`` in [0, 1]
+    spread: np.ndarray | None = None  # ``(n,)`` half the height of a band around the line
+    dashed: np.ndarray | None = None  # ``(n,)`` of a second line
 
 
 def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
-    """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much.
-
-    A logarithmic axis has no zero, so points without traffic are left out of it.
-    """
+    """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     shown = [picture_text(line.label) for line in lines]

@@ -31,15 +31,12 @@ _SOFT, _GOOD = "#6a7482", "#0b6e4f"
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the picture: its quantile, whose target it is, and per row the image ``(c, h, w)`` with its caption.
+    """One column of the picture."""
 
-    ``above_floor``: the reconstruction scores higher than the baseline's image beside it.
-    """
-
-    heading: str
-    note: str
-    cells: tuple[tuple[Tensor, str], ...]
-    above_floor: bool = False
+    heading: str  # its quantile
+    note: str  # whose target it is
+    cells: tuple[tuple[Tensor, str], ...]  # per row the image ``(c, h, w)`` with its caption
+    above_floor: bool = False  # the reconstruction scores higher than the baseline's image beside it
 
 
 def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
@@ -53,11 +50,7 @@ def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[in
 
 
 def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
-    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says.
-
-    Raises:
-        UserError: for an attack that was not scored, one without its truths, or one of which there are to be no pictures.
-    """
+    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says."""
     rule = attack.about.redacted
     if rule == OMIT:
         raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
@@ -127,7 +120,7 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
 
 
 def grid_png(attack: AttackRecord) -> bytes:
-    """Return the picture as PNG bytes; errors as :func:`grid_columns`."""
+    """Return the picture as PNG bytes."""
     figure = grid_figure(attack)
     buffer = io.BytesIO()
     with any_letters():
@@ -136,7 +129,7 @@ def grid_png(attack: AttackRecord) -> bytes:
 
 
 def grid_figure(attack: AttackRecord) -> Figure:
-    """Return the picture as a figure of matplotlib; errors as :func:`grid_columns`."""
+    """Return the picture as a figure of matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

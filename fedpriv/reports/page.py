@@ -25,11 +25,7 @@ SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrol
 
 
 def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -> Environment:
-    """Return the home of the templates in ``fedpriv/reports/templates``, of HTML with ``autoescape``, else of Markdown.
-
-    Every text that a template shows is escaped, without the template's doing. Filters of Markdown: ``code`` and ``block``
-    for code in a line and in lines of its own, ``cells`` for a row of a table.
-    """
+    """Return the home of the templates, of HTML with ``autoescape``, else of Markdown; every text they show is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     home = Environment(
@@ -72,11 +68,7 @@ def _escaped(value: Any) -> Any:
 
 
 def markdown_cells(values: Iterable[object]) -> Markdown:
-    r"""Return the cells of a row of a Markdown table.
-
-    >>> print(markdown_cells(["a|b", "[1, 2]"]))
-    a\|b | [1, 2]
-    """
+    """Return the cells of a row of a Markdown table."""
     return Markdown(" | ".join(map(markdown, values)))
 
 

@@ -59,16 +59,13 @@ _BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
 
 
 class AuditedClaim(NamedTuple):
-    """An audited claim: its uploads and their defense, the verdict, and a row of the table by column."""
+    """An audited claim: its uploads and their defense, a badge and how that looks, its record, and a row of the table."""
 
     name: str
     badge: str
     kind: str
-    sentence: str
-    notices: tuple[str, ...]
+    record: PrivacyAuditRecord
     row: Mapping[str, str]
-    command: str
-    seed: int
 
 
 def audited_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[AuditedClaim, ...]:
@@ -97,7 +94,7 @@ def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
         "with a tenth of the noise": figure(record.control),
     }
     name = f"{record.defense} on {record.method}, {record.dataset}"
-    return AuditedClaim(name, badge, kind, record.sentence, record.notices, row, record.command, record.seed)
+    return AuditedClaim(name, badge, kind, record, row)
 
 
 def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:

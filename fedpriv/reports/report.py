@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,19 +43,15 @@ class UnfinishedCell:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """Additions of a study to the results of its attacks.
-
-    ``failed`` are cells that are not done; ``settings`` (title, what was asked for as JSON) of each study; ``labels`` by the
-    resolved folder of a result. ``trained_only``: nothing is attacked in it.
-    """
+    """Additions of a study to the results of its attacks."""
 
     cells: int
-    failed: tuple[UnfinishedCell, ...] = ()
+    failed: tuple[UnfinishedCell, ...] = ()  # cells that are not done
     privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
-    labels: Mapping[Path, Labels] = field(default_factory=dict)
-    trained_only: bool = False
+    settings: tuple[tuple[str, str], ...] = ()  # title, and what was asked for as JSON, of each study
+    labels: Mapping[Path, Labels] = field(default_factory=dict)  # by the resolved folder of a result
+    trained_only: bool = False  # nothing is attacked in it
 
     @property
     def done(self) -> int:
@@ -64,11 +60,7 @@ class StudyFacts:
 
 
 def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path] = ()) -> None:
-    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``.
-
-    Raises:
-        UserError: when there are none, or one is damaged or was not scored.
-    """
+    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``."""
     if not directories and not inferred:
         raise UserError("report: no attack directories; give at least one")
     results = [load_stored(Path(directory)) for directory in directories]
@@ -94,18 +86,10 @@ def write_results(
     audits: Sequence[PrivacyAuditRecord] = (),
     redact: str = NONE,
 ) -> None:
-    """Write the same of results that are read already.
+    """Write the same of results that are read already, and of audits of claims of differential privacy.
 
-    Args:
-        attacks: that return images, scored.
-        inferred: records of inferences by their folders.
-        out: folder to write to.
-        runs: file name of the page about runs beside this one, or None.
-        study: the study that the results are of, or None.
-        alone: accuracies of clients that exchange nothing.
-        left_out: results that could not be read, which the page names.
-        audits: of claims of differential privacy.
-        redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
+    ``runs`` is the file name of the page about runs beside this one, ``alone`` has accuracies of clients that exchange
+    nothing, and ``redact`` is the rule for pictures; what is stored redacted is shown by the stricter rule.
     """
     called = {} if study is None else study.labels
     results = [_shown(attack, called, redact) for attack in attacks]
@@ -134,12 +118,18 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
     }
+    answers_in_order = [
+        {"upload": upload, "setting": setting, "answer": answer}
+        for upload in uploads
+        for setting, some in upload.settings.items()
+        for answer in some
+    ]
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
         "report.md": text,
-        "answers.csv": table_text("answers.csv", answer_items(uploads)),
+        "answers.csv": table_text("answers.csv", answers_in_order),
         "results.csv": table_text("results.csv", result_items(results, alone)),
     }
     if points:
@@ -159,10 +149,7 @@ def _shown(attack: StoredAttack, called: Mapping[Path, Labels], rule: str) -> St
 
 
 def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return uploads by defenses, where a page has several of each: the columns, and rows of a name and one upload each.
-
-    None where there is one defense, or an upload would share its place with another.
-    """
+    """Return uploads by defenses; None where there is one defense, or an upload would share its place with another."""
     rows: dict[str, dict[str, Subject]] = {}
     for upload in uploads:
         name = ", ".join((method_label(upload.about), upload.about.target, upload.about.dataset))
@@ -177,10 +164,3 @@ def html_table(upload: Subject) -> str:
     entries = entries_of({key: result for key, result in upload.results.items() if key == upload.shown})
     values = {"upload": upload, "entries": entries}
     return environment(autoescape=True).get_template("notebook.html.j2").render(values)
-
-
-def answer_items(uploads: Sequence[Subject]) -> Iterator[dict[str, Any]]:
-    """Yield what rows of ``answers.csv`` are made of: one an answer, in the order of the page."""
-    for upload in uploads:
-        for setting, answers in upload.settings.items():
-            yield from ({"upload": upload, "setting": setting, "answer": answer} for answer in answers)

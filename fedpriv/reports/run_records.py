@@ -26,14 +26,11 @@ MOMENTS = {"after_training": "after training", "after_broadcast": "after broadca
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Correctly classified test images of every client in every round, of how many, both ``(rounds, clients)``.
-
-    ``counted`` is False where a client counts in no figure over clients; each round has one that does.
-    """
+    """Correctly classified test images of every client in every round, ``(rounds, clients)``."""
 
     correct: np.ndarray
     total: np.ndarray
-    counted: np.ndarray
+    counted: np.ndarray  # False where a client counts in no figure over clients; each round has one that does
 
     @property
     def per_client(self) -> np.ndarray:
@@ -101,11 +98,7 @@ class RunRecord:
 
 
 def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
-    """Read finished runs.
-
-    Raises:
-        UserError: when one is no run, is unfinished, or its lines are damaged.
-    """
+    """Read finished runs, each in full and checked."""
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
@@ -135,7 +128,7 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
 
 
 def check_run(directory: Path) -> None:
-    """Check all that a page takes from a run, and that it came to its end; errors as :func:`load_runs`."""
+    """Check all that a page takes from a run, and that it came to its end."""
     load_runs([directory])
 
 
@@ -259,11 +252,7 @@ def _difference(current: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
 
 
 def gain_words(comparison: Comparison | None) -> str:
-    """Return a gain in points of a hundred as a table shows it, with its interval; "–" for None.
-
-    >>> gain_words(compare([0.1, 0.2, 0.1], [0, 1, 2], measure="accuracy", against="local", least=0.0))
-    '+13.3 [-1.0, +27.7]'
-    """
+    """Return a gain in points of a hundred as a table shows it: ``+13.3 [-1.0, +27.7]``; "–" for None."""
     if comparison is None or comparison.mean is None:
         return "–"
     interval = "" if comparison.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in comparison.ci95))

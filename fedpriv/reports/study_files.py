@@ -1,11 +1,4 @@
-"""The files of a study's folder that say what it is and how far it has come: read, and checked field by field.
-
-::
-
-    study.json                      what the study is
-    cells.jsonl                     how far each cell has come
-    shards/I-of-N/cells.jsonl       how far the cells of a shard have come, until the shards are merged
-"""
+"""The files of a study's folder (:mod:`fedpriv.study.folder`): read, and checked field by field."""
 
 from __future__ import annotations
 
@@ -21,6 +14,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
+FORMAT = 4  # of ``study.json``
 PATIENCE = 3.0  # seconds for which a list that another process replaces meanwhile is read again
 _FAR = {"done": 2, "failed": 1}
 
@@ -44,10 +38,10 @@ class Choice(_Part):
 class StudyFile(_Part):
     """``study.json``: the study as it was written, and the command and file that it is from."""
 
-    format: int | None = None
+    format: int
     source: str | None = None
     command: str | None = None
-    written: dict[str, Any] | None = None
+    written: dict[str, Any]
 
 
 class CellAttack(_Part):
@@ -91,7 +85,11 @@ T = TypeVar("T", bound=_Part)
 
 def read_study(folder: Path) -> StudyFile:
     """Return the contents of ``study.json``, checked field by field."""
-    return _check(StudyFile, read_json(folder / STUDY), str(folder / STUDY))
+    values, path = read_json(folder / STUDY), folder / STUDY
+    if isinstance(values, Mapping) and values.get("format") != FORMAT:
+        text = f"of format {values.get('format')!r}, but this version reads format {FORMAT}"
+        raise UserError(f"{path}: {text}; use the fedpriv that began it, or run the study again")
+    return _check(StudyFile, values, str(path))
 
 
 def accounts(folder: Path) -> list[Path]:

@@ -36,22 +36,14 @@ class StudyResults:
 
 
 def write_study_report(folder: Path) -> None:
-    """Write the report on a study into its folder.
-
-    Raises:
-        UserError: when a file of the study is missing or damaged.
-    """
+    """Write the report on a study into its folder."""
     results = read_results(folder)
     attacks, alone = list(results.attacks.values()), baselines(results.runs)
     write_results(attacks, results.scores, folder, study=results.facts, alone=alone, left_out=results.left_out)
 
 
 def read_results(folder: Path) -> StudyResults:
-    """Return the results of a study; what cannot be read is left out, and named.
-
-    Raises:
-        UserError: when a file of the study itself is missing or damaged.
-    """
+    """Return the results of a study; what cannot be read is left out, and named. Its own files have to be whole."""
     study, cells = read_study(folder), read_cells(folder)
     if not cells:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")

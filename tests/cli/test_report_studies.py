@@ -29,7 +29,7 @@ def study(tmp_path):
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
     privacy = {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
     RunDirectory.create(home / "runs/one", run).finish(finished(run, privacy=[privacy]))
-    (home / "study.json").write_text(json.dumps({"command": "fedpriv audit s.toml"}))
+    (home / "study.json").write_text(json.dumps({"format": 4, "command": "fedpriv audit s.toml", "written": {}}))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}
     stages = (("one", "done", "done", None), ("two", "failed", "pending", "training stopped: not finite"))
     cells = [

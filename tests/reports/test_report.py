@@ -31,14 +31,7 @@ from fedpriv.reports.summary import subjects, table_lines
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
-VETOED = (
-    "not tested hard enough",
-    "neither shown nor excluded",
-    "cannot be told",
-    " card",
-    " reach",
-    "floor",
-)
+VETOED = ("not tested hard enough", "neither shown nor excluded", "cannot be told", " card", " reach", "floor")
 """Words that no page says."""
 
 
