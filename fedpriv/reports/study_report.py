@@ -14,7 +14,7 @@ from fedpriv.reports.labels import labelled
 from fedpriv.reports.page import LeftOut, readable
 from fedpriv.reports.privacy import Guarantee, guarantee
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, load_scored, write_results
-from fedpriv.reports.run_records import baselines, check_run
+from fedpriv.reports.run_records import baselines
 from fedpriv.reports.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.util.errors import UserError
 
@@ -58,7 +58,7 @@ def read_results(folder: Path) -> StudyResults:
         if place in reasons
     }
     ended = [folder / c.run for c in cells if c.status == "done" or (folder / c.run / "summary.json").is_file()]
-    finished, damaged = readable(dict.fromkeys(ended), check_run)
+    finished, damaged = readable(dict.fromkeys(ended), _check_end)
     runs = tuple(sorted(finished))
     accounts: dict[Guarantee, None] = {}
     for cell in cells:
@@ -78,6 +78,12 @@ def read_results(folder: Path) -> StudyResults:
         trained_only=not any(cell.attacks for cell in cells),
     )
     return StudyResults(attacks, scores, runs, facts, tuple(damaged))
+
+
+def _check_end(folder: Path) -> None:
+    run = RunDirectory.open(folder)
+    run.require_complete()
+    _ = run.summary
 
 
 def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:

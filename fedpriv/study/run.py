@@ -152,8 +152,8 @@ def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
     return out / PAGE
 
 
+Part = tuple[Path, Path, tuple[Cell, ...], Execution]
 """Folders of the study and of the lines of its cells (the same, or a shard's), cells that share a run, and circumstances."""
-"""The study's folder, the folder of the cells' lines (the study's or a shard's), cells that share a run, and how they are run."""
 
 
 def _carry_out(
