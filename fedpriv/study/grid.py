@@ -22,7 +22,6 @@ from fedpriv.study.written import (
     Keys,
     Member,
     MethodMember,
-    WrittenStudy,
     at,
     read_from,
     read_written,
@@ -107,7 +106,8 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
             if name in shared:
                 raise wrong(("axes", name), f"{name} is set twice, here and in the federation; drop one")
         notes = []
-        need = [entry.name for entry in written.methods if _needs_one_model(entry, written)]
+        open_ = [entry.name for entry in written.methods if "models" not in entry.options and entry.name in METHODS]
+        need = [name for name in open_ if METHODS.load(name).homogeneous]
         if need and "models" not in {*shared, *written.axes}:
             shared["models"] = ONE_MODEL
             notes = [f"models: {ONE_MODEL} for every client, since {need[0]} needs one architecture for all"]
@@ -128,11 +128,6 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
             written=values,
             notes=tuple(notes),
         )
-
-
-def _needs_one_model(entry: MethodMember, written: WrittenStudy) -> bool:
-    """True for a method that takes one architecture for all clients, and names none."""
-    return "models" not in entry.options and entry.name in METHODS and METHODS.load(entry.name).homogeneous
 
 
 def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str, Any]]:

@@ -247,7 +247,7 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
         unit=claim.unit if column.unit is None else column.unit,
         digits=digits,
         claimed=position.claimed,
-        spread=position.row.spread[position.number] if position.row.spread else None,
+        spread=position.spread,
         measured=result.mean,
         baseline=result.baseline,
         baseline_name=result.baseline_name,

@@ -201,17 +201,17 @@ def perform(part: Part, relay: Relay) -> None:
         errors: list[str] = []
         relay.tell(row, "training")
         with _noting(account, cell, errors):
-            run, how = folder / "runs" / cell.run, {"device": execution.device, "download": execution.download}
+            run, device, download = folder / "runs" / cell.run, execution.device, execution.download
             resume = (run / "config.json").is_file()
             if not resume and folders.occupied(run):
                 raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
-            seconds = training.train_run(run, cell.config, resume=resume, **how).seconds
-            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
+            ended = training.train_run(run, cell.config, device=device, download=download, resume=resume)
+            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": ended.seconds})})
         if not errors:
             row = _attack_all(folder, account, cell, row, command, relay)
             errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
-        ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
-        relay.tell(row.model_copy(update=ended), None)
+        status = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        relay.tell(row.model_copy(update=status), None)
 
 
 @contextlib.contextmanager

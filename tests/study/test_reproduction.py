@@ -18,7 +18,7 @@ from fedpriv.eval.storage import read_record
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.claim_card import lines_of
 from fedpriv.study.claim_guesses import guessed
-from fedpriv.study.claim_plan import Asked, Plan, places, planned, seeds_at, setting_at, study_at
+from fedpriv.study.claim_plan import Asked, Plan, places, planned, setting_at
 from fedpriv.study.judging import Measured, PerUnit, card_of, difference, is_same_data, mean_of, over_clients
 from fedpriv.util.errors import UserError
 
@@ -77,9 +77,6 @@ def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
         method = METHODS.load(place.method)
         parse(method.options, setting.pop("option", {}), f"options of {method.name}")
         run_config(place.method, setting, 0)
-    assert seeds_at(claim, scale)
-    if claim.quantity == "inversion":
-        assert study_at(claim, scale)["attacks"]
 
 
 @pytest.fixture(scope="module")
