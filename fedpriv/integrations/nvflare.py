@@ -51,12 +51,9 @@ class RecordingFilter:
     """A filter of a server, for results and for task data alike: records what passes, and passes it on unchanged.
 
     Add one to each: ``add_server_input_filter`` for uploads, ``add_server_output_filter`` for broadcasts, both with the same
-    folder. Filters are applied in the order they are given: a recorder before others sees what crossed the wire. A fault of
-    the recorder is told in one line on standard error, recording stops, and the job goes on.
-
-    Args:
-        path: folder of the recorded run, on the server's machine; one that is not absolute is below the working directory of
-            the script that makes the job.
+    folder on the server's machine, ``path``, from the working directory of the script that makes the job. Filters are
+    applied in the order they are given: a recorder before others sees what crossed the wire. A fault of the recorder is
+    told in one line on standard error, recording stops, and the job goes on.
     """
 
     def __init__(self, path: str) -> None:

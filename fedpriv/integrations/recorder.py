@@ -33,11 +33,9 @@ LONGEST_FACT: Final = 300  # characters of such a text
 MOST_NOTES: Final = 10_000  # notes of one run; further ones are not written
 LONGEST_CLIENT: Final = 200  # characters of a client's name
 
-STORED: Final = frozenset(
-    {
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-    }
+STORED: Final = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 )
 """Types of numbers that a file keeps as they are."""
 
@@ -54,13 +52,10 @@ def to_stderr(line: str) -> None:
 
 
 class Recorder:
-    """Writes a recorded run. Every method may be called from any thread, and none raises.
+    """Writes a recorded run into a free folder. Every method may be called from any thread, and none raises.
 
-    Args:
-        path: folder of the run, which must be free.
-        framework: that makes the federation, with its version: ``flwr 1.41.0``.
-        named_by_data: clients' names are those of their data, as names of sites are; numbers that are drawn are not.
-        say: hears each line for people; standard error by default.
+    ``framework`` makes the federation (``flwr 1.41.0``); with ``named_by_data`` clients' names are those of their data, as
+    names of sites are; ``say`` hears each line for people.
     """
 
     def __init__(
