@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 from fedpriv.api.named_code import verb
 from fedpriv.datasets.partition import class_counts
-from fedpriv.dp.audit import AuditSettings, plan_audit
-from fedpriv.dp.verdict import stated_claim
+from fedpriv.dp.audit import LEAST_CANARIES, plan_audit
+from fedpriv.dp.verdict import StatedClaim
 from fedpriv.eval.records import PrivacyAuditRecord
 from fedpriv.eval.storage import load_privacy_audit, write_record
 from fedpriv.federation.cost import communication, with_models
@@ -37,8 +37,8 @@ from fedpriv.uploads.ledger import FederationSizes
 from fedpriv.util import folders
 from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
-from fedpriv.util.config import mapping, texts
-from fedpriv.util.errors import UserError
+from fedpriv.util.config import mapping, parse, texts
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT
@@ -341,14 +341,17 @@ def audit_dp(
         seed: of coins, canaries and noise, and of the federation.
         settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
     """
-    refuse_small({"canaries": canaries}, ("canaries",))
+    refuse_small({"canaries": canaries}, ("canaries",), LEAST_CANARIES)
+    if not 0.5 < confidence < 1:
+        raise UserError(f"confidence={shown(confidence)}: expected a share between 0.5 and 1")
+    values = mapping("claim", claim)
+    claimed = parse(StatedClaim, values, "claim") if values else None
     path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
     stated = {name: value for name, value in settings.items() if name in (*FLAG_NAMES, "method") and value is not None}
     chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **stated}
     whole = {name: value for name, value in chosen.items() if value != ()}
     listener = settings.get("listener", SILENT)
     command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
-    audit = AuditSettings(canaries, confidence, stated_claim(claim), seed, command)
     folder, scratch = place(settings.get("out"))
     folders.refuse_overlap(folder, {"run": path})
     force = settings.get("force", False)
@@ -356,9 +359,10 @@ def audit_dp(
     method = settings.get("method") or "fedavg"
     config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
     device = pick_device(settings.get("device", "auto"))
-    planned = plan_audit(prepare(config, device, download=settings.get("download", False)), audit)
+    federation = prepare(config, device, download=settings.get("download", False))
+    planned = plan_audit(federation, canaries, confidence, claimed, seed)
     with folders.output(folder, "audit-dp", force=force):
-        write_record(folder, planned.run(listener))
+        write_record(folder, planned.run(listener, command))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from annotated_types import Ge, Gt
 
 from fedpriv.uploads.payloads import PublicLoss
 from fedpriv.util.errors import UserError, shown
@@ -37,10 +39,10 @@ class BatchFacts:
         optimiser: of the steps, which attacks take for plain SGD.
     """
 
-    batch_size: int
-    learning_rate: float
-    steps: int
-    sizes: tuple[int, ...] = ()
+    batch_size: Annotated[int, Ge(1)]
+    learning_rate: Annotated[float, Gt(0)]
+    steps: Annotated[int, Ge(1)]
+    sizes: tuple[Annotated[int, Ge(1)], ...] = ()
     optimiser: str = "sgd"
 
     @property

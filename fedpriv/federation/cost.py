@@ -11,7 +11,7 @@ from fedpriv.models import family
 from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.kinds import payload_kind
-from fedpriv.uploads.ledger import Direction, Entry, FederationSizes, count, planned
+from fedpriv.uploads.ledger import Direction, Entry, FederationSizes, count
 from fedpriv.uploads.payload import Payload
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -55,7 +55,8 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Entry, ...]:
                 if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
                     scalars = _scalars(method, facts, direction, kind, spec)
                 if scalars:
-                    items.append(planned(direction, name, scalars, meta["paper"], 8 if meta["integer"] else 4))
+                    size = 8 if meta["integer"] else 4
+                    items.append(Entry(0, 0, direction, name, (scalars,), "", size, meta["paper"]))
     return tuple(items)
 
 

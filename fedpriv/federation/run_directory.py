@@ -42,6 +42,7 @@ from fedpriv.util.files import (
     read_json,
     read_lines,
     remove,
+    write_bytes,
     write_json,
     write_text,
 )
@@ -301,13 +302,14 @@ class RunDirectory:
     def save_checkpoint(self, checkpoint: Checkpoint, states: Sequence[Path], keep: tuple[int, ...]) -> None:
         """Write a checkpoint with copies of the files of all clients' states, then drop older ones but those to keep."""
         from fedpriv.federation.states import save_state
-        from fedpriv.uploads.messages import save_message
+        from fedpriv.uploads.messages import message_bytes
 
         folder = self.checkpoint_path(checkpoint.round)
         server = folder / SERVER
         clients = self.state_paths(checkpoint.round)
         remove(folder)
-        save_message(folder / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
+        broadcast = message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1})
+        write_bytes(folder / "broadcast.safetensors", broadcast)
         with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
                 shutil.copyfile(checked(state), temporary[path])
