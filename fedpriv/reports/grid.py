@@ -40,11 +40,7 @@ class Column:
 
 
 def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
-    """Return the positions whose values are the given quantiles (nearest rank, ties by position).
-
-    >>> at_quantiles([3.0, 1.0, 2.0], (0.0, 0.5, 1.0))
-    [1, 2, 0]
-    """
+    """Return the positions whose values are the given quantiles (nearest rank, ties by position)."""
     order = np.argsort(np.asarray(values), kind="stable")
     return [int(order[round(q * (len(order) - 1))]) for q in quantiles]
 

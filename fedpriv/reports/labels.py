@@ -6,19 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedpriv.datasets.partition import PartitionOptions
-from fedpriv.eval.answers import NOT_THE_UPLOAD, upload_key
+from fedpriv.eval.answers import NOT_THE_UPLOAD
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord, ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.util.config import plain
 
 R = TypeVar("R")
-
-_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
-
-
-def series_key(about: Provenance) -> str:
-    """Return the key that all settings of a sweep over local work share; outside a sweep that of the upload."""
-    return upload_key(about, () if about.reach is None else _LOCAL_WORK)
 
 
 def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[R]:
@@ -134,11 +127,7 @@ _MEANINGS = {
 
 
 def card_cell(card: ThreatModel) -> str:
-    """Return a threat model as a cell of a table: every field with its value as flags spell it, without empty ones.
-
-    >>> card_cell(ThreatModel(labels="inferred"))[:38]
-    'extractor=white_box;labels=inferred;ba'
-    """
+    """Return a threat model as a cell of a table: every field with its value as flags spell it, without empty ones."""
     return ";".join(f"{name}={value}" for name, value in _card_words(card).items())
 
 

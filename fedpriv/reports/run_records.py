@@ -112,11 +112,7 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
 
 
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
-    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too.
-
-    >>> run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
-    ('fedre (a/run)', 'fedgh', 'fedre (c/run)')
-    """
+    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too."""
     parts = [path.resolve().parts for path in paths]
     longest = max((len(part) for part in parts), default=1)
     labels = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
+from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
@@ -25,7 +25,7 @@ from fedpriv.eval.words import (
     sentence,
     threat_title,
 )
-from fedpriv.reports.labels import card_meanings, local_work, point_labels, series_key, upload_size, upload_title
+from fedpriv.reports.labels import card_meanings, local_work, point_labels, upload_size, upload_title
 from fedpriv.reports.page import quantity
 
 STATES: Final[dict[Word, str]] = {
@@ -208,8 +208,9 @@ def subjects(results: Mapping[Any, Result], answers: Sequence[Answer] | None = N
     """Return the uploads of a page in the order in which they come; ``answers`` are those of all results together."""
     answers = page_answers(results) if answers is None else answers
     series: dict[str, dict[Any, Result]] = {}
-    for key, result in results.items():
-        series.setdefault(series_key(about_of(result)), {})[key] = result
+    for key, result in results.items():  # all settings of a sweep over local work are one upload
+        swept = () if about_of(result).reach is None else ("batch_size", "max_steps", "epochs")
+        series.setdefault(upload_key(about_of(result), swept), {})[key] = result
     firsts = [about_of(next(iter(group.values()))) for group in series.values()]
     several = len({about.dataset for about in firsts}) > 1
     made = []

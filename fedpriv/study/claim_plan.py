@@ -73,14 +73,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a claim that are run, and the study that runs them; nothing is trained where it is empty.
-
-    ``labels`` are name of a cell -> label of its method in the study; ``left_out`` what is not tried, and why.
-    """
+    """The cells of a claim that are run, and the study that runs them; nothing is trained where it is empty."""
 
     tried: tuple[Place, ...]
-    left_out: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()  # what is not tried, and why
+    labels: Mapping[str, str] = field(default_factory=dict)  # name of a cell -> label of its method in the study
     study: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
 
@@ -135,11 +132,7 @@ def _scaled(claim: Claim, scale: str) -> ScaledDown:
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables in one, later ones winning; their ``option`` are merged in turn.
-
-    >>> merged({"alpha": 1, "option": {"a": 1}}, {"alpha": 2, "option": {"b": 2}})
-    {'alpha': 2, 'option': {'a': 1, 'b': 2}}
-    """
+    """Return tables in one, later ones winning; their ``option`` are merged in turn."""
     whole: dict[str, Any] = {}
     for table in tables:
         option = {**whole.get("option", {}), **table.get("option", {})}

@@ -131,23 +131,15 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
 
 
 def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str, Any]]:
-    """Return every combination of the options that a list varies; where one takes a list itself, a list of lists does.
-
-    >>> from fedpriv.defenses.noise import Noise
-    >>> varied(Noise, {"scale": [0.1, 1], "kind": "laplace"}, ())
-    [{'scale': 0.1}, {'scale': 1}]
-    """
-    hints = typing.get_type_hints(kind)
-    values: dict[str, list[Any]] = {}
+    """Return every combination of the options that a list varies; where one takes a list itself, a list of lists does."""
+    hints, values = typing.get_type_hints(kind), dict[str, list[Any]]()
     for key, value in options.items():
-        if isinstance(value, list) and (_nested(value) or not _takes_list(hints.get(key))):
+        kinds = (hints.get(key), *typing.get_args(hints.get(key)))
+        takes_list = any(typing.get_origin(option) in (tuple, list, Sequence) for option in kinds)
+        if isinstance(value, list) and (_nested(value) or not takes_list):
             refuse_no_grid(value, (*keys, key))
             values[key] = value
     return _points(values)
-
-
-def _takes_list(hint: Any) -> bool:
-    return any(typing.get_origin(option) in (tuple, list, Sequence) for option in (hint, *typing.get_args(hint)))
 
 
 def _nested(value: list[Any]) -> bool:
@@ -262,11 +254,7 @@ def with_values(name: str, values: Mapping[str, Any]) -> str:
 
 
 def slug(label: str) -> str:
-    """Return a label as the name of a file.
-
-    >>> slug("noise scale=0.1 + clip norm=1")
-    'noise-scale=0.1+clip-norm=1'
-    """
+    """Return a label as the name of a file: ``noise-scale=0.1+clip-norm=1``."""
     plus = label.lower().replace(" + ", "+")
     kept = "".join(c if c.isascii() and (c.isalnum() or c in ".=+") else " " for c in plus)
     return "-".join(kept.split()).strip("-.") or "x"

@@ -69,11 +69,7 @@ _BEHIND = re.compile(r"\+(?=[A-Za-z])")  # the plus between two defenses; the pl
 
 
 def split_entries(text: str) -> list[str]:
-    """Return the entries of a list with commas, which separate an entry's own options too.
-
-    >>> split_entries("none,noise:scale=0.1,kind=laplace,clip:norm=1")
-    ['none', 'noise:scale=0.1,kind=laplace', 'clip:norm=1']
-    """
+    """Return the entries of a list with commas, which separate an entry's own options too."""
     entries: list[str] = []
     for piece in text.split(","):
         head, equals, _ = piece.partition("=")
@@ -85,11 +81,7 @@ def split_entries(text: str) -> list[str]:
 
 
 def parse_entry(text: str) -> dict[str, Any]:
-    """Return the table that one entry stands for.
-
-    >>> parse_entry("noise:scale=0.1/1,kind=laplace")
-    {'name': 'noise', 'scale': [0.1, 1], 'kind': 'laplace'}
-    """
+    """Return the table that one entry stands for: ``noise:scale=0.1/1,kind=laplace``."""
     name, rest = split_reference(text, METHODS, DEFENSES, ATTACKS)
     if not name.strip() or "=" in name:
         raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
@@ -237,11 +229,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
 
 
 def parse_axes(texts: Any) -> dict[str, list[Any]]:
-    """Return the axes that texts describe; a table of them stays as it is.
-
-    >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
-    {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
-    """
+    """Return the axes that texts describe (``alpha=0.1,1``); a table of them stays as it is."""
     if isinstance(texts, Mapping):
         return dict(texts)
     results: dict[str, list[Any]] = {}
