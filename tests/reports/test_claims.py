@@ -15,8 +15,9 @@ from fedpriv.datasets import DATASETS
 from fedpriv.datasets.partition import dirichlet_partition, pathological_partition, split_train_test
 from fedpriv.methods import METHODS
 from fedpriv.study.claim_plan import measure_of, places, setting_at, sizes_of
-from fedpriv.study.settings import FLAG_NAMES
+from fedpriv.study.settings import run_config
 from fedpriv.uploads import PAYLOADS
+from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 
 FILES = sorted(claims())
@@ -40,11 +41,10 @@ def test_every_claim_is_whole(name):
         assert place.target in (None, *PAYLOADS)
         if claim.counted:
             assert set(sizes_of(claim, place)) <= CostSettings.__optional_keys__
-        else:
-            told = setting_at(claim, place)
-            assert set(told) <= {*FLAG_NAMES, "option"}
-            assert told["dataset"] in DATASETS
-            assert set(setting_at(claim, place, "cpu")) <= {*FLAG_NAMES, "option"}
+        for scale in ("cpu", "paper") if place.method and not claim.counted else ():
+            setting, method = dict(setting_at(claim, place, scale)), METHODS.load(place.method)
+            parse(method.options, setting.pop("option", {}), f"options of {method.name}")
+            assert run_config(place.method, setting, 0).dataset in DATASETS
         assert (measure_of(claim, place).what == "rounds") == (measure_of(claim, place).reach is not None)
     if claim.quantity == "accuracy":
         assert claim.tolerance > 0
