@@ -201,18 +201,10 @@ def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, ReconstructionRecord):
         rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
         guesses = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
-        best = record.advantage_db.best_floor
-        return rows + [
-            (
-                f"PSNR (dB), {LABELS.get(name, name)}",
-                number(v.psnr_db),
-                "–",
-                "–",
-                "–",
-                "the baseline" if name == best else "",
-            )
-            for name, v in guesses
-        ]
+        for name, guess in guesses:
+            remark = "the baseline" if name == record.advantage_db.best_floor else ""
+            rows.append((f"PSNR (dB), {LABELS.get(name, name)}", number(guess.psnr_db), "–", "–", "–", remark))
+        return rows
     noes = record.n_nonmembers if isinstance(record, MembershipRecord) else record.n_pairs - record.n_yes
     few = "" if noes >= 1000 else f"{noes} without the answer yes, fewer than 1,000"
     rows = [_rate("AUC", record.auc), _rate("TPR at 1 % FPR", record.tpr_at_1_percent, few)]

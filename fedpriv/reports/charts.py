@@ -30,17 +30,10 @@ def drawing(width: float, height: float) -> Iterator[Any]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not the user's own settings: a page depends on the records alone
         matplotlib.rcParams.update(
-            {
-                "svg.hashsalt": "fedpriv",
-                "svg.fonttype": "path",
-                "font.size": 9.5,
-                "text.color": INK,
-                "axes.labelcolor": SOFT,
-                "axes.edgecolor": "#b9c1cb",
-                "xtick.color": SOFT,
-                "ytick.color": SOFT,
-            }
+            {"svg.hashsalt": "fedpriv", "svg.fonttype": "path", "font.size": 9.5, "text.color": INK}
         )
+        soft = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), SOFT)
+        matplotlib.rcParams.update({**soft, "axes.edgecolor": "#b9c1cb"})
         yield Figure(figsize=(width, height), layout="constrained")
 
 

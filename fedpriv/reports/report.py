@@ -118,18 +118,15 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
     }
-    answers_in_order = [
-        {"upload": upload, "setting": setting, "answer": answer}
-        for upload in uploads
-        for setting, some in upload.settings.items()
-        for answer in some
-    ]
+    asked = [(upload, setting, one) for upload in uploads for setting, some in upload.settings.items() for one in some]
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
         "report.md": text,
-        "answers.csv": table_text("answers.csv", answers_in_order),
+        "answers.csv": table_text(
+            "answers.csv", [dict(zip(("upload", "setting", "answer"), one, strict=True)) for one in asked]
+        ),
         "results.csv": table_text("results.csv", result_items(results, alone)),
     }
     if points:

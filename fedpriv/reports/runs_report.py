@@ -47,16 +47,11 @@ def write_runs_report(
         raise UserError("report: no run directories; give at least one")
     check_target(target_accuracy)
     runs = load_runs(directories)
-    rows = [
-        Row(
-            f"{run.label}, {predictor}" if predictor else run.label,
-            run,
-            predictor,
-            {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS},
-        )
-        for run in runs
-        for predictor in run.predictors
-    ]
+    rows = []
+    for run in runs:
+        for predictor in run.predictors:
+            costs = {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS}
+            rows.append(Row(", ".join(filter(None, (run.label, predictor))), run, predictor, costs))
     each = [settings(run.config, run.summary.images) for run in runs]
     names = list(dict.fromkeys(name for item in each for name in item))
     shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
