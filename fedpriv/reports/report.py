@@ -118,15 +118,14 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
     }
-    asked = [(upload, setting, one) for upload in uploads for setting, some in upload.settings.items() for one in some]
+    settings = [(upload, setting, some) for upload in uploads for setting, some in upload.settings.items()]
+    rows = [{"upload": upload, "setting": name, "answer": answer} for upload, name, some in settings for answer in some]
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
         "report.md": text,
-        "answers.csv": table_text(
-            "answers.csv", [dict(zip(("upload", "setting", "answer"), one, strict=True)) for one in asked]
-        ),
+        "answers.csv": table_text("answers.csv", rows),
         "results.csv": table_text("results.csv", result_items(results, alone)),
     }
     if points:
