@@ -56,12 +56,12 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         "none (stated)",
         "the adapted attack was run",
         "epsilon 3.5, delta 1e-05 over 2 releases</strong>",
-        "given: luck. sampling: batches.",
+        "sampling: batches. given: luck.",
         "fedpriv audit s.toml",
         "noise scale=0.3",
     ):
         assert text in page, text
-    line = "epsilon 3.5, delta 1e-05 over 2 releases**: given: luck. sampling: batches."
+    line = "epsilon 3.5, delta 1e-05 over 2 releases**: sampling: batches. given: luck."
     assert line in (study / "report.md").read_text()
 
 
