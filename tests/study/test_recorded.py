@@ -79,10 +79,10 @@ def tiny_facts(**more):
 QUICK = {"target": "model", "attacks": "dlg", "iterations": 2, "targets": 3, "restarts": 1, "redact": "none"}
 
 
-def attacked(run, **facts):
+def attacked(run, settings=(), **facts):
     left_out = [name for name, value in facts.items() if value is None]
     given = {name: value for name, value in tiny_facts(**facts).items() if name not in left_out}
-    return fedpriv.attack(run, facts=given, **QUICK)
+    return fedpriv.attack(run, facts=given, **QUICK, **dict(settings))
 
 
 @pytest.fixture(scope="module")
@@ -180,28 +180,19 @@ WRONG = [
     ({"partitions": {"8123": 0, "77": 0, "51": 1}}, "both said to hold 0"),
     ({"batch": {"learning_rate": 0.5, "batch_size": 2, "steps": 9}}, "18 images in 9 step"),
     ({"modle": tiny}, "unknown key 'modle'; did you mean 'model'"),
+    ({"resume": True}, "drop resume, begin anew"),
+    ({"clients": 3}, "trained already; drop clients"),
+    ({"round": 9}, "there are: 1, 2"),
 ]
 
 
-@pytest.mark.parametrize(("facts", "told"), WRONG, ids=[str(n) for n in range(len(WRONG))])
-def test_wrong_facts_are_one_line(plain, monkeypatch, tmp_path, facts, told):
+@pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_wrong_facts_and_settings_for_runs_of_fedpriv_are_one_line(plain, monkeypatch, tmp_path, wrong, told):
     monkeypatch.chdir(tmp_path)
+    settings = {name: wrong[name] for name in ("resume", "clients", "round") if name in wrong}
     with pytest.raises(UserError, match=told) as caught:
-        attacked(plain[0], **facts)
+        attacked(plain[0], settings, **({} if settings else wrong))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"resume": True}, "drop resume, begin anew"),
-        ({"clients": 3}, "trained already; drop clients"),
-        ({"round": 9}, "there are: 1, 2"),
-    ],
-)
-def test_settings_for_runs_of_fedpriv_are_refused(plain, settings, told):
-    with pytest.raises(UserError, match=told):
-        fedpriv.attack(plain[0], facts=tiny_facts(), **QUICK, **settings)
 
 
 def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tmp_path, monkeypatch, capsys):
