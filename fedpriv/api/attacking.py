@@ -153,23 +153,24 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
-    grounds = [] if path is None else [_prepare(path, each, named, leave_out) for each in plans]
+    command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
+    context = {"named": named, "command": command, "listener": listener}
+    grounds = [] if path is None else [_prepare(path, each, leave_out, context) for each in plans]
     folder, scratch = place(settings.get("out"))
     how = {name: settings.get(name, False) for name in ("resume", "force")}
     with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
-        command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         for item, item_config in zip(plans, configs, strict=path is None):
             where = folder / f"run{item.run_suffix}"
             _train_first(where, item_config, plan, workers, listener)
             try:
-                grounds.append(_prepare(where, item, named, leave_out))
+                grounds.append(_prepare(where, item, leave_out, context))
             except UserError as error:
                 if not item.suffix or item.reach is None:
                     raise
                 leave_out(f"{item.reach.words}: {error}")
-        work_off(grounds, folder, named, command, workers, listener)
-        results = carry_out(folder, grounds, settings, command, refused=leave_out)
+        work_off(grounds, folder, workers)
+        results = carry_out(folder, grounds, refused=leave_out)
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
     return AttackResult(folder, *results, tuple(notices), attacked, scratch)
 
@@ -188,10 +189,12 @@ def _suite(target: str, run: Path | None, settings: Mapping[str, Any]) -> tuple[
     return suite_of(target, settings, facts, rounds, every_extractor=every)
 
 
-def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
+def _prepare(
+    path: Path, plan: AttackPlan, leave_out: Callable[[str], None], context: Mapping[str, Any]
+) -> AttackContext:
     """Return the context for a plan, without the inferences that the run leaves nothing to."""
-    ground, early = open_run(path, plan, named)
-    ground, late = checked(ground, named)
+    ground, early = open_run(path, plan, **context)
+    ground, late = checked(ground)
     reasons = (*early, *late)
     if reasons and not ground.plan.results():
         raise UserError(reasons[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import inspect
+import itertools
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -85,9 +86,8 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     members, target = REGISTRIES[kind], target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
-        rows = {
-            name: _attack(name, made, target) for name, made in members.load_all().items() if target in made.targets
-        }
+        fitting = {name: made for name, made in members.load_all().items() if target in made.targets}
+        rows = {name: _attack(name, made, target) for name, made in fitting.items()}
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -316,84 +316,65 @@ def _text(kind: str, name: str) -> str:
 
 # ---------------------------------------------------------------- this installation
 
-Status = Literal["ok", "warning", "failed"]
-EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare")
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
-
-    name: str
-    status: Status
-    told: str
-
-    def __str__(self) -> str:
-        return f"{self.status:<7}  {self.name}: {self.told}"
-
-
-@dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it.
 
-    findings: tuple[Finding, ...]
+    Attributes:
+        findings: of each check its ``name``, ``status`` (``ok`` or ``failed``) and ``told``, a line for people.
+    """
+
+    findings: tuple[Mapping[str, str], ...]
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Mapping[str, str], ...]:
         """The findings that have failed: work that needs these will fail."""
-        return tuple(finding for finding in self.findings if finding.status == "failed")
+        return tuple(finding for finding in self.findings if finding["status"] == "failed")
 
-    def table(self) -> Sequence[Mapping[str, Any]]:
+    def table(self) -> Sequence[Mapping[str, str]]:
         """Return the findings, one row each."""
-        return [vars(finding) for finding in self.findings]
+        return self.findings
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.findings))
+        return "\n".join("{status:<7}  {name}: {told}".format_map(finding) for finding in self.findings)
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+    """Return the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
     """
-    checks: dict[str, Callable[[], tuple[Status, str]]] = {
+    checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "packages": _packages,
         "computing": lambda: _computing(device),
     }
     findings = []
     for name, check in checks.items():
         try:
-            status, text = check()
+            good, text = check()
         except Exception as error:
-            status, text = "failed", f"{type(error).__name__}: {error}"
-        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
+            good, text = False, f"{type(error).__name__}: {error}"
+        line = " ".join(text.split()).replace(str(Path.home()), "~")
+        findings.append({"name": name, "status": "ok" if good else "failed", "told": line})
     return Diagnosis(tuple(findings))
 
 
-def _packages() -> tuple[Status, str]:
-    """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    there = {canonicalize_name(item.metadata["Name"]): item.version for item in importlib.metadata.distributions()}
+def _packages() -> tuple[bool, str]:
+    """Return the versions of the packages that fedpriv and its extras name, as far as they are there."""
     lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
-    status: Status = "ok"
-    for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
-        version, marker = there.get(canonicalize_name(needed.name)), needed.marker
-        extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
-        if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
-            continue
-        fits = version is not None and needed.specifier.contains(version, prereleases=True)
-        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
-        if not fits and status != "failed":
-            status = "warning" if extra else "failed"
-    return status, ", ".join(dict.fromkeys(lines))
+    for needed in importlib.metadata.requires("fedpriv") or ():
+        name = "".join(itertools.takewhile(lambda letter: letter.isalnum() or letter in "-_.", needed))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+    return True, ", ".join(dict.fromkeys(lines))
 
 
-def _computing(text: str) -> tuple[Status, str]:
+def _computing(text: str) -> tuple[bool, str]:
     """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
     import torch
     import torchvision  # noqa: F401  (compiled for one version of torch)
@@ -413,4 +394,4 @@ def _computing(text: str) -> tuple[Status, str]:
     expected = gradient(torch.device("cpu"))
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
     details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
-    return "ok" if apart <= BOUND else "failed", details
+    return apart <= BOUND, details

@@ -35,7 +35,8 @@ def verb(keywords: Any = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def wrapped(function: Callable[P, T]) -> Callable[P, T]:
-        names = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.items()
+        names = [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:

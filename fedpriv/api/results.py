@@ -9,27 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
 from fedpriv.api.federations import PrivacyAudit, Run
 from fedpriv.api.named_code import verb
+from fedpriv.eval import storage
 from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.score import score as score_attack
-from fedpriv.eval.storage import (
-    ABOUT,
-    MEMBERSHIP,
-    METRICS,
-    PROPERTY,
-    RECONSTRUCTION,
-    TRUTH,
-    AttackRecord,
-    load_attack,
-    load_privacy_audit,
-    load_scores,
-    read_record,
-    save_attack,
-    write_record,
-)
 from fedpriv.eval.words import sentence
 from fedpriv.pipeline.execute import draw
 from fedpriv.pipeline.result_folders import differences, each_once, is_or_was_attack, result_directories, unfinished
@@ -95,13 +81,13 @@ class AttackResult(Tabular):
         attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
-    def load(self, name: str | None = None) -> AttackRecord:
+    def load(self, name: str | None = None) -> storage.AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
         ranked = strongest_first([*self.records], self.records.__getitem__)
         chosen = ranked[0] if name is None and ranked else str(name)
         if chosen not in self.records:
             raise unknown_name("attack of this result", chosen, self.records)
-        return load_attack(self.path / chosen)
+        return storage.load_attack(self.path / chosen)
 
     def images(self, name: str | None = None) -> Tensor:
         """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
@@ -192,9 +178,9 @@ def score(
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack made")
-        inside = {file.parent for name in (ABOUT, RECONSTRUCTION) for file in path.rglob(name)}
+        inside = {file.parent for name in (storage.ABOUT, storage.RECONSTRUCTION) for file in path.rglob(name)}
         inside = {folder for folder in inside if is_or_was_attack(folder)}
-        unscored = sum(1 for name in (MEMBERSHIP, PROPERTY) for _ in path.rglob(name))
+        unscored = sum(1 for name in (storage.MEMBERSHIP, storage.PROPERTY) for _ in path.rglob(name))
         if not inside:
             raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
         if unscored:
@@ -211,19 +197,19 @@ def score(
 
 
 def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
-    saved = load_attack(directory, scores=False)
+    saved = storage.load_attack(directory, scores=False)
     truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
     if truths is None:
-        raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+        raise UserError(f"{directory / storage.TRUTH}: left out of this directory; without it nothing can be scored")
     given = (saved.reconstruction, truths, saved.shuffled)
     used = saved.about.seed if seed is None else seed
     record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
-        write_record(directory, record)
+        storage.write_record(directory, record)
     else:
         parts: dict[str, Any] = dict(zip(("reconstruction", "truths", "shuffled"), given, strict=True))
-        save_attack(directory, **parts, about=about, metrics=record)
+        storage.save_attack(directory, **parts, about=about, metrics=record)
     return record
 
 
@@ -281,8 +267,8 @@ def report(
     result, empty = result_directories(given)
     studies, no_studies = readable(result["study"], read_results)
     attacks, no_attacks = readable(result["attack"], load_scored)
-    scores, no_scores = readable(result["membership"], load_scores)
-    audits, no_audits = readable(result["privacy"], load_privacy_audit)
+    scores, no_scores = readable(result["membership"], storage.load_scores)
+    audits, no_audits = readable(result["privacy"], storage.load_privacy_audit)
     trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
     of_studies = [run for own in trained_only.values() for run in own.runs]
     runs, no_runs = readable(dict.fromkeys([*result["run"], *of_studies]), check_run)
@@ -422,9 +408,13 @@ def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, dict[s
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
     results = {}
-    for file in sorted(path for name in (METRICS, MEMBERSHIP, PROPERTY) for path in root.rglob(name)):
-        position, record = file.parent.relative_to(root), cast("Record", read_record(file))
-        about = cast("About", read_record(file.parent / ABOUT)) if file.name == METRICS else record
+    for file in sorted(
+        path for name in (storage.METRICS, storage.MEMBERSHIP, storage.PROPERTY) for path in root.rglob(name)
+    ):
+        position, record = file.parent.relative_to(root), cast("Record", storage.read_record(file))
+        about = (
+            cast("About", storage.read_record(file.parent / storage.ABOUT)) if file.name == storage.METRICS else record
+        )
         made = about.model_dump(mode="json", include=set(_MADE)) | {"defenses": about.defense}
         if isinstance(made["run"], dict):
             made["run"].pop("defenses", None)

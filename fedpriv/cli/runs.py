@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,7 +231,7 @@ KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "ta
 
 
 @click.command(name="list")
-@click.argument("kind", shell_complete=common.completed(lambda: KINDS))
+@click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
 @click.option("--target", help="With attacks: only those for this kind of upload.")
 @common.common_options
 def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> None:
@@ -246,19 +245,8 @@ def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> Non
         common.print_table(kind, rows)
 
 
-def _names() -> Iterable[str]:
-    """Return the names of members that are known without loading any."""
-    from fedpriv.attacks import ATTACKS
-    from fedpriv.datasets import DATASETS
-    from fedpriv.defenses import DEFENSES
-    from fedpriv.methods import METHODS
-    from fedpriv.models import FAMILIES, MODELS
-
-    return (*METHODS, *ATTACKS, *DEFENSES, *DATASETS, *MODELS, *FAMILIES)
-
-
 @click.command()
-@click.argument("name", shell_complete=common.completed(_names))
+@click.argument("name")
 @click.option("--all", "whole", is_flag=True, help="With the page of an attack, and the BibTeX entry of a method.")
 @common.common_options
 def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
@@ -279,13 +267,13 @@ def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @common.common_options
 def doctor(device: str, as_json: bool, quiet: bool) -> int:
-    """Check installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
+    """List installed versions, and compare a gradient computed on the device with the CPU's; for bug reports.
 
     Exits with 1 where something failed.
     """
     result = fedpriv.doctor(device=device)
     if as_json:
-        common.print_json({"failed": bool(result.failed), "findings": result.table()})
+        common.print_json({"failed": bool(result.failed), "findings": result.findings})
     elif not quiet or result.failed:
-        common.tell(*map(str, result.failed if quiet else result.findings))
+        common.tell(*str(fedpriv.Diagnosis(result.failed) if quiet else result).splitlines())
     return 1 if result.failed else 0

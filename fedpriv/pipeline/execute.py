@@ -16,6 +16,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Declared, Same, Trai
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
+from fedpriv.eval import storage
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.judge import JUDGED, train_class_evaluator
 from fedpriv.eval.records import (
@@ -31,15 +32,6 @@ from fedpriv.eval.records import (
 )
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
-from fedpriv.eval.storage import (
-    AttackRecord,
-    holds_scores,
-    is_attack_directory,
-    load_metrics,
-    load_scores,
-    save_attack,
-    write_record,
-)
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
@@ -67,6 +59,9 @@ class AttackContext:
 
     source: Source  # that is attacked
     plan: AttackPlan  # by which cases are built
+    named: Collection[str] = ()  # attacks that somebody asked for by name: what they lack is refused
+    command: str = ""  # for records
+    listener: Listener = SILENT
     cases: dict[Hashable, Case] = field(default_factory=dict)  # by attack and threat model
     trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
     scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
@@ -115,60 +110,54 @@ class AttackContext:
         return self.scorers.get(("premise", Same(source)), lambda: premise_of(source))
 
 
-def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
+def open_run(path: Path, plan: AttackPlan, **how: Any) -> tuple[AttackContext, tuple[str, ...]]:
     """Open a run for a plan of attacks, with every case built, and say which attacks are left out.
 
-    Attacks that return images are, where samples are points of the plane; those that were ``named`` are refused.
+    Attacks that return images are, where samples are points of the plane; those that were ``named`` are refused. ``how`` are
+    names, command and listener of the context.
     """
     source = RunSource.open(path, plan.target, pick_device(plan.device), download=plan.download)
-    dataset = source.federation.data.dataset
+    ground, dataset = AttackContext(source, plan, **how), source.federation.data.dataset
     if dataset.samples.images[:1].numel() != 2:
-        return AttackContext(source, plan).collected(), ()
+        return ground.collected(), ()
     has = f"data set {dataset.name!r} has none: its samples are points of the plane"
     reasons = {name: f"attack {name!r} returns images, and {has}" for name in plan.attacks}
-    for name in named:
+    for name in ground.named:
         if name in reasons:
             raise UserError(reasons[name])
-    return AttackContext(source, replace(plan, attacks={})).collected(), tuple(reasons.values())
+    return replace(ground, plan=replace(plan, attacks={})).collected(), tuple(reasons.values())
 
 
 def run_plan(
-    folder: Path,
-    ground: AttackContext,
-    *,
-    command: str,
-    named: Collection[str] = (),
-    listener: Listener = SILENT,
-    refused: Callable[[str], None] = SILENT.say,
-    pages: bool = True,
+    folder: Path, ground: AttackContext, *, refused: Callable[[str], None] = SILENT.say, pages: bool = True
 ) -> tuple[dict[Path, ReconstructionRecord], dict[Path, InferenceResult]]:
     """Run, score and save every attack and inference of a plan that has no result yet; return all records by folder."""
     plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
         home = folder / job.folder
-        if is_attack_directory(home):
-            records[home] = load_metrics(home)
+        if storage.is_attack_directory(home):
+            records[home] = storage.load_metrics(home)
             continue
         try:
-            records[home] = run_job(home, ground, job, command, listener, pages=pages)
+            records[home] = run_job(home, ground, job, pages=pages)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
             refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
-        if holds_scores(home):
-            scores[home] = load_scores(home)
+        if storage.holds_scores(home):
+            scores[home] = storage.load_scores(home)
             continue
-        with listener.progress(f"{home.name} on {plan.target}"):
+        with ground.listener.progress(f"{home.name} on {plan.target}"):
             case = case_of(ground, inference)
-            about = described(ground, name, inference, _card_of(ground, inference, case), command)
+            about = described(ground, name, inference, _card_of(ground, inference, case))
             try:
                 scores[home] = scoring.evaluate(inference, case, about)
             except UserError as error:
-                if name in named:
+                if name in ground.named:
                     raise
-                listener.say(f"left out: {error}")
+                ground.listener.say(f"left out: {error}")
                 continue
             if plan.control and isinstance(scores[home], MembershipRecord) and plan.target in VECTORS:
                 clients = {seen.client for seen in case.evidence.observations}
@@ -176,50 +165,46 @@ def run_plan(
                 planted = planted_membership(inference, case, pools, about)
                 scores[home] = scores[home].model_copy(update={"planted": planted})
             files.mark(home, "scores")
-            write_record(home, scores[home])
+            storage.write_record(home, scores[home])
     return records, scores
 
 
-def run_job(
-    directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener, *, pages: bool = True
-) -> ReconstructionRecord:
+def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = True) -> ReconstructionRecord:
     """Attack, attack shuffled uploads where there is another client, score, save and draw; return the record."""
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
     title = f"{directory.name} on {{}}".format
     problem = ground.problem(case)
-    reconstruction = search(title(ground.plan.target), problem, ground, job, listener)
+    reconstruction = search(title(ground.plan.target), problem, ground, job)
     control = None
     if job.control and case.shuffled is not None:
-        shuffled = replace(problem, observations=case.shuffled)
-        control = search(title("shuffled uploads"), shuffled, ground, job, listener)
+        control = search(title("shuffled uploads"), replace(problem, observations=case.shuffled), ground, job)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
     judge = None
     if job.name in JUDGED and isinstance(source, RunSource):
-        with listener.progress("an independent classifier"):
+        with ground.listener.progress("an independent classifier"):
             judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     facts: dict[str, Any] = {"device": str(source.device), "redacted": ground.plan.redact}
     if isinstance(source, RunSource):
         summary = source.run.summary
         facts |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
-    about = About(**dict(described(ground, job.name, job.attack, case.knowledge.card, command)), **facts)
+    about = About(**dict(described(ground, job.name, job.attack, case.knowledge.card)), **facts)
     if job.control and job.name == ground.plan.primary:
-        about = about.model_copy(
-            update={"planted": positive_control(ground, job, about, title("planted uploads"), listener)}
-        )
+        planted = positive_control(ground, job, about, title("planted uploads"))
+        about = about.model_copy(update={"planted": planted})
     record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
     files.mark(directory, "attack")
     if pages:
-        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+        draw(storage.AttackRecord(directory, reconstruction, control, truths, about, record))
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control, "judge": judge}
-    save_attack(directory, **parts, about=about, metrics=record)
+    storage.save_attack(directory, **parts, about=about, metrics=record)
     return record
 
 
-def positive_control(ground: AttackContext, job: Job, about: About, title: str, listener: Listener) -> Planted | None:
+def positive_control(ground: AttackContext, job: Job, about: About, title: str) -> Planted | None:
     """Attack planted uploads, and return the advantage there; None where nothing can be planted in this kind of upload."""
     case, source, seed = ground.case_for(job), ground.source, ground.plan.seed
     if ground.plan.target not in VECTORS:
@@ -235,15 +220,15 @@ def positive_control(ground: AttackContext, job: Job, about: About, title: str, 
     if planted is None:
         return None
     try:
-        return judge_images(search(title, planted[0], ground, job, listener), planted[1], about)
+        return judge_images(search(title, planted[0], ground, job), planted[1], about)
     except UserError as error:
-        listener.say(f"no positive control of {job.name}: {error}")
+        ground.listener.say(f"no positive control of {job.name}: {error}")
         return None
 
 
-def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, listener: Listener) -> Reconstruction:
+def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job) -> Reconstruction:
     """Carry out an attack on what the server saw, on the shuffled control, or on planted uploads."""
-    plan = ground.plan
+    plan, listener = ground.plan, ground.listener
     with listener.progress(title) as report:
         return job.attack(
             problem.observations,
@@ -260,7 +245,7 @@ def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, 
         ).to_cpu()
 
 
-def draw(attack: AttackRecord) -> None:
+def draw(attack: storage.AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
     path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:
@@ -317,7 +302,7 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
 # ---------------------------------------------------------------- records
 
 
-def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel, command: str) -> Provenance:
+def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel) -> Provenance:
     """Return the part of a record that says how it was made."""
     plan = ground.plan
     source = ground.source.described(plan.round)
@@ -331,7 +316,7 @@ def described(ground: AttackContext, name: str, attack: Declared, card: ThreatMo
         options=plain(attack),
         reach=_reach_facts(plan, ground.source),
         premise=ground.premise,
-        command=command,
+        command=ground.command,
         **source,
     )
 
@@ -368,7 +353,7 @@ def _card_of(ground: AttackContext, inference: Inference, case: InferenceCase) -
     return replace(inference.card(ground.plan.card, ground.plan.target), extractor=extractor, rounds_seen=rounds)
 
 
-def checked(ground: AttackContext, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
+def checked(ground: AttackContext) -> tuple[AttackContext, tuple[str, ...]]:
     """Leave out inferences that have nothing to ask or to tell apart, and say why; refuse those that were named."""
     kept: dict[str, Inference] = {}
     reasons: dict[str, None] = {}
@@ -377,7 +362,7 @@ def checked(ground: AttackContext, named: Collection[str] = ()) -> tuple[AttackC
             scoring.check(inference, case_of(ground, inference))
             kept[name] = inference
         except UserError as error:
-            if name in named:
+            if name in ground.named:
                 raise
             reasons[str(error)] = None
     return replace(ground, plan=replace(ground.plan, inferences=kept)), tuple(reasons)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.util.compute import Numerics
 from fedpriv.util.config import mapping, parse
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
@@ -286,7 +285,7 @@ def options_by_attack(
         if key not in scoped:
             takers = [name for name in names if key in known[name]]
             if not takers:
-                raise _unknown_option(key, known)
+                raise UserError(f"attack_option: {unknown_name('key', key, set().union(*known.values()))}")
             for name in takers:
                 result[name][key] = value
     for name in scoped:
@@ -307,13 +306,6 @@ def options_by_attack(
                 raise UserError(f"attack_option {key}: {flag} sets it for attack {name!r}; drop one of them")
             result[name][key] = value
     return result
-
-
-def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
-    close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
-    return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
 
 
 # ---------------------------------------------------------------- adapted to defenses

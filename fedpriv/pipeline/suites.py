@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fedpriv.sources.run import RunSource
 from fedpriv.util import folders
 from fedpriv.util.compute import pick_device, read_numerics
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, Pool, Relay, number_of_workers, patience_for
 
 Results = tuple[dict[str, ReconstructionRecord], dict[str, InferenceResult]]
 """Records of attacks and of inferences by folder."""
@@ -65,19 +65,12 @@ def suite_plans(
 
 
 def carry_out(
-    folder: Path,
-    grounds: Sequence[AttackContext],
-    settings: Mapping[str, Any],
-    command: str,
-    *,
-    refused: Callable[[str], None] = SILENT.say,
-    pages: bool = True,
+    folder: Path, grounds: Sequence[AttackContext], *, refused: Callable[[str], None] = SILENT.say, pages: bool = True
 ) -> Results:
     """Attack, score and save what is not saved, and report on all unless pages are left for later."""
     records, scores = dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
-    how: dict[str, Any] = {"named": settings["attacks"], "listener": settings.get("listener", SILENT), "pages": pages}
     for ground in grounds:
-        made = run_plan(folder, ground, command=command, refused=refused, **how)
+        made = run_plan(folder, ground, refused=refused, pages=pages)
         records, scores = records | made[0], scores | made[1]
     if pages:
         write_report(list(records), folder, list(scores))
@@ -95,7 +88,7 @@ class Part:
     run: Path
     folder: Path
     plan: AttackPlan
-    named: tuple[str, ...]
+    named: Collection[str]
     command: str
 
     @property
@@ -115,22 +108,15 @@ _OPEN: dict[Path, AttackContext] = {}
 """Runs that this process has opened."""
 
 
-def work_off(
-    grounds: Sequence[AttackContext],
-    folder: Path,
-    named: tuple[str, ...],
-    command: str,
-    workers: int | str,
-    listener: Listener,
-) -> None:
+def work_off(grounds: Sequence[AttackContext], folder: Path, workers: int | str) -> None:
     """Carry out what is not saved of suites by several processes; with one there is nothing to do here."""
-    parts = []
+    parts, listener = [], grounds[0].listener
     for ground in grounds:
         assert isinstance(ground.source, RunSource)
         run = ground.source.run.path
         _OPEN[run] = ground
         todo = [plan for plan in parts_of(ground.plan) if not all(is_result(folder / name) for name in plan.results())]
-        parts += [Part(run, folder, plan, named, command) for plan in todo]
+        parts += [Part(run, folder, plan, ground.named, ground.command) for plan in todo]
     number = number_of_workers(workers, grounds[0].plan.device, len(parts))
     try:
         if number > 1:
@@ -147,8 +133,8 @@ def perform(part: Part, listener: Relay) -> None:
     """Carry out a part of a suite; what is saved already is passed over."""
     if part.run not in _OPEN:
         _OPEN[part.run], _ = open_run(part.run, part.plan)
-    ground = replace(_OPEN[part.run], plan=part.plan)
-    run_plan(part.folder, ground, command=part.command, named=part.named, listener=listener)
+    how: dict[str, Any] = {"named": part.named, "command": part.command, "listener": listener}
+    run_plan(part.folder, replace(_OPEN[part.run], plan=part.plan, **how))
 
 
 def parts_of(plan: AttackPlan) -> list[AttackPlan]:
@@ -179,11 +165,12 @@ def attack_source(
 
     Beside records it returns a line for each thing that was left out.
     """
-    listener, named = settings.get("listener", SILENT), settings["attacks"]
+    listener = settings.get("listener", SILENT)
+    how: dict[str, Any] = {"named": settings["attacks"], "command": listener.command or source.command}
     plans, notices = _plans(source, settings)
     grounds, silent, kept = list[AttackContext](), dict[str, None](), Trained()
     for plan in plans:
-        ground, lines = checked(AttackContext(source, plan, scorers=kept), named)
+        ground, lines = checked(AttackContext(source, plan, **how, listener=listener, scorers=kept))
         silent |= dict.fromkeys(f"left out: {line}" for line in lines)
         grounds += [ground] if ground.plan.results() else []
     notices = [*source.notices, *notices, *silent]
@@ -193,7 +180,7 @@ def attack_source(
     for line in notices:
         listener.say(line)
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        results = carry_out(folder, grounds, settings, listener.command or source.command, pages=pages)
+        results = carry_out(folder, grounds, pages=pages)
     premise = grounds[0].premise
     if premise is not None and premise.status == "not checkable":
         notices.append(premise_words(premise))

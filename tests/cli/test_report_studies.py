@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import call
+from command_line import call, refused
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
 from fedpriv.datasets.partition import PartitionOptions
@@ -66,8 +66,7 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
 
 
 def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
-    code, _, err = call(capsys, "report", study, "--strict", "--out", tmp_path / "page")
-    assert code == 2
+    err = refused(capsys, "report", study, "--strict", "--out", tmp_path / "page")
     assert "strict" in err
     assert "cell two failed" in err
     assert not (tmp_path / "page").exists()
@@ -75,7 +74,6 @@ def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
 
 def test_the_study_itself_is_never_replaced(study, capsys):
     for out in (study, study.parent):
-        code, _, err = call(capsys, "report", study, "--out", out, "--force")
-        assert code == 2
+        err = refused(capsys, "report", study, "--out", out, "--force")
         assert "overlaps results" in err
     assert (study / "cells.jsonl").is_file()
