@@ -214,8 +214,9 @@ class Payload:
                 object.__setattr__(self, spec.name, types.MappingProxyType(value))
             elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
                 numbers, integer = as_tensor(where, value), spec.metadata["integer"]
-                if integer and (numbers.is_floating_point() or numbers.dtype == torch.bool):
-                    raise UserError(f"{where}: expected whole numbers, got {numbers.dtype}")
+                if numbers.is_complex() or (integer and (numbers.is_floating_point() or numbers.dtype == torch.bool)):
+                    expected = "whole numbers" if integer else "numbers"
+                    raise UserError(f"{where}: expected {expected}, got {numbers.dtype}")
                 object.__setattr__(self, spec.name, numbers.to(torch.int64 if integer else torch.float32))
         self.check()
 
@@ -269,11 +270,6 @@ class Payload:
     def addable(self) -> Payload:
         """Return the form in which clients' payloads can be added entry by entry."""
         return self
-
-    def in_paper_count(self, name: str) -> bool:
-        """True if the field's habit counts the tensor ``name``."""
-        spec = next(spec for spec in fields(self) if spec.name == name.partition("/")[0])
-        return bool(spec.metadata["paper"])
 
     def check(self) -> None:
         """Check types, shapes and dtypes."""
