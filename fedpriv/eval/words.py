@@ -44,8 +44,8 @@ TOGETHER = (
 """Said once on a page of answers."""
 
 LEGEND = (
-    "LEAK: more than guessing without the upload. none: at most the bound more. inconclusive: this run cannot tell. "
-    "protocol only: the server sees uploads; otherwise also what the column names."
+    "LEAK: the attack beats guessing without the upload. none: it gains at most the bound. "
+    "inconclusive: this run cannot tell. protocol only: the server sees uploads; otherwise also what the column names."
 )
 """Below a table in a terminal."""
 
