@@ -22,8 +22,8 @@ PAYLOADS = words(
     "Representations SampleCount SmallModel"
 )
 OTHERS = words(
-    "AttackResult BatchFacts Catalogue Changes Check Diagnosis Explanation Gradient Listener PrivacyAudit Report Reproduction "
-    "Run StudyPlan StudyResult ThreatModel Traffic Update UserError"
+    "AttackResult BatchFacts Catalogue Changes Check Diagnosis Explanation Gradient Listener PrivacyAudit Report "
+    "Reproduction Run StudyPlan StudyResult ThreatModel Traffic Update UserError"
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 
