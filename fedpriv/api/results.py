@@ -12,6 +12,7 @@ from fedpriv.eval import storage
 from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
+from fedpriv.eval.gate import Check, endpoints_of, gate
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.words import sentence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fedpriv.api.checking import Check
     from fedpriv.api.federations import PrivacyAudit, Run
 
 
@@ -82,9 +82,7 @@ class AttackResult(Tabular):
 
     def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
         """Return whether it passes a gate; see :func:`fedpriv.check`."""
-        from fedpriv.api.checking import check
-
-        return check(self, fail_on=fail_on)
+        return gate(self.answers, endpoints_of(fail_on))
 
     def load(self, name: str | None = None) -> storage.AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
