@@ -27,13 +27,13 @@ from torch.nn.functional import pad
 from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed, undone
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.secure_sum import inner_search
-from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
+from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 
 _NEAREST = 5
 """k."""
 
-_OWN_IMAGES: tuple[DataAccess, ...] = ("same_domain", "other_domain")
+_OWN_IMAGES = Needs(batch=True, attacker_data=("same_domain",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class TransformationSearch(Attack):
     unit = "upload"
     budget = "iterations"
     only_by_name = True
-    needs = Needs(batch=True, attacker_data=_OWN_IMAGES)
-    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True, attacker_data=_OWN_IMAGES)),)
+    needs = _OWN_IMAGES
+    requirements_by_kind = ((EXTRACTORS, replace(_OWN_IMAGES, extractor=("white_box",))),)
 
     def __post_init__(self) -> None:
         read_policy(self.policy, f"attack {self.name!r}")

@@ -75,7 +75,7 @@ class InvertingGradients(GradientMatching):
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs, with images to learn on where the prior is to be learned."""
         needs = super().requirements_for(kind)
-        learns = Needs(attacker_data=("same_domain", "other_domain"))
+        learns = Needs(attacker_data=("same_domain",))
         return needs.together(learns) if self.prior == "learned" else needs
 
     def configs(self, network: NetworkKind, target: TargetInfo) -> tuple[SearchConfig, ...]:

@@ -111,7 +111,7 @@ class DecoderInversion(Attack):
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
-    needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
+    needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain",))
 
     def trains(self, card: ThreatModel) -> str:
         """Return its name: a decoder serves all attacks that decode."""

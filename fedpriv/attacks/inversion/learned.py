@@ -50,7 +50,7 @@ class LearnedInversion(Fitting, Attack):
     budget = "iterations"
     most_targets = 24
     only_by_name_on = CLASS_MEANS
-    needs = Needs(extractor=("white_box",), attacker_data=("same_domain", "other_domain"))
+    needs = Needs(extractor=("white_box",), attacker_data=("same_domain",))
 
     @property
     def schedule(self) -> Schedule:
