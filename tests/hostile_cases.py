@@ -112,14 +112,7 @@ class Skeleton(HTMLParser):
     def handle_comment(self, data):
         self.tags.append(("comment",))
 
-    def handle_decl(self, decl):
-        self.tags.append(("declaration",))
-
-    def unknown_decl(self, data):
-        self.tags.append(("unknown",))
-
-    def handle_pi(self, data):
-        self.tags.append(("instruction",))
+    handle_decl = unknown_decl = handle_pi = handle_comment
 
     def handle_data(self, data):
         self.words.append(data)
@@ -150,8 +143,7 @@ class Written(HTMLParser):
     def handle_comment(self, data):
         self.tags.append("comment")
 
-    def handle_decl(self, decl):
-        self.tags.append("declaration")
+    handle_decl = handle_comment
 
     def handle_data(self, data):
         self.words.append(data)
@@ -167,11 +159,6 @@ def cells(table):
                 float(cell)  # a number
             assert "\n" not in cell
     return rows
-
-
-def as_cell(text):
-    """A text as a table holds it."""
-    return str(csv_cell(text))
 
 
 def steers(text):
