@@ -48,24 +48,24 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 2_052,
-    "algebra": 469,
-    "datasets": 1_038,
+    "algebra": 459,
+    "datasets": 1_007,
     "models": 816,
     "uploads": 947,
     "integrations": 1_142,
     "dp": 618,
     "federation": 2_138,
-    "methods": 2_985,
+    "methods": 2_947,
     "defenses": 1_769,
     "attacks": 11_187,
     "eval": 5_256,
     "claims": 211,
     "reports": 2_993,
-    "cli": 1_000,
-    "pipeline": 1_739,
+    "cli": 954,
+    "pipeline": 1_703,
     "sources": 2_815,
-    "api": 2_017,
-    "study": 2_574,
+    "api": 1_992,
+    "study": 2_575,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
