@@ -161,6 +161,11 @@ def cells(table):
     return rows
 
 
+def as_cell(text):
+    """A text as a table holds it."""
+    return str(csv_cell(text))
+
+
 def steers(text):
     """The characters of a terminal's output that steer it."""
     return {c for c in text if c != "\n" and not c.isprintable()}
