@@ -112,7 +112,14 @@ class Skeleton(HTMLParser):
     def handle_comment(self, data):
         self.tags.append(("comment",))
 
-    handle_decl = unknown_decl = handle_pi = handle_comment
+    def handle_decl(self, decl):
+        self.tags.append(("declaration",))
+
+    def unknown_decl(self, data):
+        self.tags.append(("unknown",))
+
+    def handle_pi(self, data):
+        self.tags.append(("instruction",))
 
     def handle_data(self, data):
         self.words.append(data)
@@ -143,7 +150,8 @@ class Written(HTMLParser):
     def handle_comment(self, data):
         self.tags.append("comment")
 
-    handle_decl = handle_comment
+    def handle_decl(self, decl):
+        self.tags.append("declaration")
 
     def handle_data(self, data):
         self.words.append(data)
