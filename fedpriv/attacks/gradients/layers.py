@@ -11,7 +11,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +41,7 @@ class _Reached(Exception):
 class LayerInputs:
     """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably.
 
-    Attributes:
-        alone: whether what an image puts into the layer does not depend on the others of its batch.
+    Each is ``alone`` where what it puts into the layer does not depend on the others of its batch.
     """
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
@@ -59,7 +58,6 @@ class LayerInputs:
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the layer's inputs."""
         try:
             functional_call(self._model, self._weights, (images,))
         except _Reached as result:
@@ -94,7 +92,7 @@ class Known(NamedTuple):
 
 
 class _Passage(NamedTuple):
-    """A linear layer with bias that was passed, in order: what comes before it, and what came out."""
+    """A linear layer with bias that was passed: what comes before it, and what came out."""
 
     name: str
     vectors: bool  # whether it takes one vector an image
@@ -143,8 +141,7 @@ def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict
 def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
     """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
 
-    Raises:
-        UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
+    Refuses where there is none, or batch normalisation stands before it (then what goes in depends on the batch).
     """
     with torch.no_grad():
         passed = _passages(copy.deepcopy(model).eval(), image_shape)
@@ -180,11 +177,7 @@ def as_affine(
 def logits_behind(
     model: nn.Module, weights: Weights, layer: str, image_shape: tuple[int, int, int]
 ) -> Callable[[Tensor], Tensor]:
-    """Return the map from a layer's outputs ``(n, m)`` to logits ``(n, C)``, in evaluation mode.
-
-    What stands behind the layer takes its outputs alone, whatever the images were. Where the layer stands beside what leads
-    to the logits, these do not depend on what is put in.
-    """
+    """Return the map from a layer's outputs ``(n, m)``, whatever the images were, to logits ``(n, C)``, in evaluation mode."""
     network = copy.deepcopy(model).eval()
     put: list[Tensor] = []
     # The layer's own outputs are put aside, so any images of this number do; what follows may overwrite what it is given.
@@ -215,7 +208,7 @@ def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_
 def rectified_head(behind: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None.
 
-    ``behind`` is as of :func:`logits_behind`, and ``like`` ``(m,)`` of the device and type to compute with.
+    Computed with ``like`` ``(m,)``'s device and type.
     """
     point = like.new_ones(1, len(like)).requires_grad_()
     logits = behind(point)
@@ -236,9 +229,8 @@ def label_slopes(
 ) -> LabelSlopes | None:
     """Return the derivatives at a layer's outputs by label; None where not a ReLU and a head stand behind it.
 
-    The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n; where that was not sent,
-    it is taken for the one that the head's bias makes alone. ``bias`` ``(m,)`` is the layer's; labels ``(n,)`` are below
-    zero where unknown; ``gradient`` is of all that was sent, in the order of layers.
+    The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n, or else from the bias alone.
+    ``bias`` ``(m,)`` is the layer's; labels ``(n,)`` are below zero where unknown; ``gradient`` is in the order of layers.
     """
     head = rectified_head(behind, bias)
     if head is None or not len(labels) or int(labels.min()) < 0:
@@ -257,19 +249,12 @@ def label_slopes(
 
 @dataclass(frozen=True)
 class SeparatedBatch:
-    """One target whose loss is known at the output of a layer.
+    """One target whose loss is known at the output of a layer."""
 
-    Attributes:
-        step: with the layer as ``readout``, and the gradients of what it depends on.
-        derivatives: ``(n, m)`` of the loss at the layer's outputs, one row an image.
-        known: images to what goes into the layer, and what went in; None where it depends on the batch, or is not sure.
-        labels: ``(n,)`` in the order of the rows; -1 where nothing says them.
-    """
-
-    step: LocalStep
-    derivatives: Tensor
-    known: Known | None
-    labels: Tensor
+    step: LocalStep  # with the layer as readout, and the gradients of what it depends on
+    derivatives: Tensor  # (n, m) of the loss at the layer's outputs
+    known: Known | None  # what went into the layer; None where it depends on the batch, or is not sure
+    labels: Tensor  # (n,), -1 where nothing says them
 
     def in_order(self, images: Tensor) -> Tensor:
         """Return images ``(n, c, h, w)`` in the order of the rows that they fit best."""
@@ -291,8 +276,7 @@ def separate_batch(
 ) -> list[SeparatedBatch | None]:
     """Return, for each step whose images can be separated, what is known of each; None for the others.
 
-    ``whole`` are the ``compared`` steps with all that was sent. ``always`` does it also where labels say the loss; else only
-    where private parts teach the network.
+    ``whole`` are the ``compared`` steps with all that was sent. Where labels say the loss it is done ``always`` or never.
     """
     by_labels = problem.knowledge.loss.through == "cross_entropy"
     if (by_labels and not always) or all(len(step.sizes) != 1 for step in compared):
@@ -345,8 +329,7 @@ class _Reader:
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> SeparatedBatch | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
 
-        Labels confirm them where they say the loss: most must be what their label makes of them, since a part that is a
-        mixture spoils no image but those that it mixes. Else each must show that it is none, and be possible.
+        Where labels say the loss, most parts must be what their label makes of them; else each must be attested and possible.
         """
         problem, count = self._problem, len(parts.derivatives)
         view, inputs = self._views.of(name, step.weights), parts.inputs.to(problem.device)
@@ -384,10 +367,10 @@ class _Reader:
             return None
         key, head = (problem.seed, _digest(sent, name)), (sent.weights[both[0]], sent.weights[both[1]])
 
-        def solve() -> Any:
-            return members_of_head(weight, bias, head, labels, generator(*key, "head"))
-
-        members = problem.trained.get(("members of the head", *key, *labels.tolist()), solve)
+        members = problem.trained.get(
+            ("members of the head", *key, *labels.tolist()),
+            lambda: members_of_head(weight, bias, head, labels, generator(*key, "head")),
+        )
         if members is None or not bool(members.sure.any()):
             return None
         known = Known(view, members.inputs.to(problem.device), members.sure)

@@ -43,11 +43,8 @@ from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.seeds import Last, generator
 
-_HALVINGS = (0.1, 0.25)
-"""Shares of an inversion's steps after which the worse half of a target's rows ends: four take a third of all steps."""
-
-_GENERATOR = Hourglass(channels=(16, 32, 64, 64))
-"""As good here as the default, whose deepest level holds two thirds of the weights, at three quarters of the time."""
+_HALVINGS = (0.1, 0.25)  # shares of an inversion's steps after which the worse half of a target's rows ends
+_GENERATOR = Hourglass(channels=(16, 32, 64, 64))  # as good here as the default, at three quarters of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +54,7 @@ class LinearLayer(Attack):
     A target is an upload as a whole; its images are those of the batch, in no particular order.
 
     Attributes:
-        iterations: most steps of a row of the inversion; like all that follows it has no effect where
-            the layer takes the image itself.
+        iterations: most steps of a row of the inversion; no option has an effect where the layer takes the image itself.
         restarts: rows a target of the inversion; the one with the lowest objective is kept.
         learning_rate: Adam's step size in the inversion.
     """
@@ -141,10 +137,7 @@ class LinearLayer(Attack):
     def _inverted(
         self, problem: AttackProblem, views: Sequence[LayerInputs], inputs: Sequence[Tensor], labels: Tensor
     ) -> Reconstruction:
-        """Invert every target's inputs ``(n, k)`` under one deep image prior an image; labels ``(T, M)`` pass through.
-
-        The objective of a row is the relative squared distance of the inputs, mean over its images.
-        """
+        """Invert every target's inputs ``(n, k)`` under one deep image prior an image; labels ``(T, M)`` pass through."""
         image_shape, device, count = problem.knowledge.image_shape, problem.device, labels.shape[1]
         schedule = Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4, halvings=_HALVINGS)
 
@@ -158,15 +151,9 @@ class LinearLayer(Attack):
             shown = [current[torch.arange(count) % len(inputs[place])] for current, place in pairs]
             return replace(result, images=torch.stack(shown), labels=labels[places].to(device))
 
-        pixels = image_shape[1] * image_shape[2]
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts,
-            iterations=self.iterations,
-            together=True,
-            bytes_per_row=count * (bytes_of_generator(_GENERATOR, image_shape) + 4 * 1000 * pixels),
-        )
+        size = count * (bytes_of_generator(_GENERATOR, image_shape) + 4 * 1000 * image_shape[1] * image_shape[2])
+        starts, steps = self.restarts, self.iterations
+        return solve_rows(problem, solve, restarts=starts, iterations=steps, bytes_per_row=size, together=True)
 
 
 def _solve(

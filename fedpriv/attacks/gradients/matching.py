@@ -71,8 +71,7 @@ class _Group:
 class Matcher:
     """Compares the updates that clients would have sent, had they trained on candidate images, with those they sent.
 
-    ``facts`` are of steps that do not say themselves what their batches were; ``proximal`` is the weight mu of
-    mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
+    ``facts`` are of steps that do not name their batches; ``proximal`` is mu of mu / 2 |w - w_broadcast|^2 in the loss.
     """
 
     def __init__(
@@ -97,8 +96,8 @@ class Matcher:
     ) -> Matching:
         """Return the comparison with N steps of so many images, one a candidate.
 
-        ``known`` has the known inputs of each step's readout, and the weight of the relative squared distance from them,
-        mean over images, or None; ``statistics`` are N before batch norms. Both may be empty.
+        ``known`` has, or lacks, the inputs of each step's readout and the weight of the mean relative squared distance from
+        them; ``statistics`` are N before batch norms. Both may be empty.
         """
         kinds = [
             (step.sizes or tuple(batch_sizes(count, self._facts)), step.readout)
@@ -121,10 +120,7 @@ class Matcher:
         return Matching(self, [_group(rows, steps, *kinds[rows[0]], known, statistics) for rows in alike], steps)
 
     def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
-        """Return the updates that images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to, as they are compared.
-
-        Beside them what went into the readout ``(R, n, k)``; empty where there is none.
-        """
+        """Return the compared updates by images ``(R, n, c, h, w)`` of labels ``(R, n, C)``, and the readout's inputs, if any."""
         gradients: Gradients
         inputs = images.new_empty(0)
         if self.together.supported and len(group.sizes) == 1:
@@ -153,10 +149,7 @@ class Matcher:
 
 
 class Matching:
-    """N candidates against N observed updates.
-
-    Which candidates are asked for is looked at only where it is another tensor than the last time, or was written to.
-    """
+    """N candidates against N observed updates; which are asked for is looked at only where the tensor is another."""
 
     def __init__(self, matcher: Matcher, groups: Sequence[_Group], steps: Sequence[LocalStep]) -> None:
         self._matcher, self._groups, self._steps = matcher, groups, steps
@@ -165,8 +158,8 @@ class Matching:
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor, *, beside: bool = True) -> Tensor:
         """Return one minus the cosine between some candidates' updates and the observed ones ``(R,)``, in [0, 2].
 
-        Images beyond a candidate's own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
-        What else candidates are asked for is added, unless not ``beside``.
+        Of images ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, those beyond a candidate's count have no part. What else
+        candidates are asked for is added where ``beside``.
         """
         return self._over_groups(images, labels, rows, cosine_distance, beside)
 
@@ -175,7 +168,7 @@ class Matching:
         return self._over_groups(images, labels, rows, squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
-        """Return the squared distance and its derivative as a function of points ``(R, D)`` and the candidates' numbers.
+        """Return the squared distance and its derivative as a function of points ``(R, D)`` and candidates' numbers.
 
         ``shown`` returns the images and labels of both.
         """
@@ -231,7 +224,7 @@ class Matching:
         return [(places.to(group.norms.device), group.of(match.int().argmax(1)[places], projection))]
 
 
-def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+def _shapes(values: Weights) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in values.items()}
 
 
