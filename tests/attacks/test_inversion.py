@@ -7,17 +7,17 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
-from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
-from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.attacks.search.objectives import (
+from fedpriv.attacks.inputs.outputs import (
     DISTANCES,
     direction_distance,
     nonzero_distance,
     pruned_distance,
     relative_feature_distance,
 )
+from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
+from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.attacks.priors.spectral import total_variation
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.diagonal import one_block
 from fedpriv.defenses.prune import pruned

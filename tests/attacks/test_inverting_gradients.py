@@ -11,9 +11,15 @@ from torch import nn
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import (
+    GradientDip,
+    InvertingGradients,
+    NetworkKind,
+    TargetInfo,
+    absolute_variation,
+    has_kinks,
+)
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.search import NetworkKind, TargetInfo, absolute_variation, has_kinks
 from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import batch_sizes, local_step, one_hot
 from fedpriv.attacks.inputs.targets import list_targets

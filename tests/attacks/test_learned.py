@@ -12,9 +12,8 @@ from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion, strangeness, train_denoiser
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.pixels import strangeness, train_denoiser
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.uploads.payloads import Representations

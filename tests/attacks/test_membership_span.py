@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from fedpriv.algebra.low_rank import compress
+from fedpriv.attacks.gradients.update import Update
 from fedpriv.attacks.inference.update_scores import hidden_layer, outside, update_signals
-from fedpriv.attacks.inputs.updates import Update
 from fedpriv.attacks.observation import Observation
 from fedpriv.uploads.payloads import LowRankModel, Model
 

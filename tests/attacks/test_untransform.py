@@ -4,7 +4,7 @@ import pytest
 import torch
 from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 
-from fedpriv.attacks.features.transformation import TransformationSearch, uncropped
+from fedpriv.attacks.gradients.adapted import TransformationSearch, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.defenses.transform import cropped, transform

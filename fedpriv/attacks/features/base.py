@@ -22,6 +22,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.inputs.outputs import Match
 from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
@@ -36,7 +37,6 @@ from fedpriv.attacks.observation import (
     ThreatModel,
     Unit,
 )
-from fedpriv.attacks.search.objectives import Match
 from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
@@ -83,7 +83,7 @@ class RecoverThenInvert(Attack):
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
         match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
-            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
+            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.inputs.outputs.Match`.
     """
 
     inversion: Inversion = "auto"

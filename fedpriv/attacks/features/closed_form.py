@@ -30,8 +30,8 @@ from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.gradients.separation import members_of_head
+from fedpriv.attacks.gradients.update import require_facts
 from fedpriv.attacks.inputs.targets import rounds_of
-from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.uploads.kinds import HEADS, MAPPINGS
 from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload

@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.separation import LabelSlopes, LinearGradient, Parts, members_of_head
-from fedpriv.attacks.gradients.update import RANDOM, LocalStep, equal_weights
-from fedpriv.attacks.inputs.updates import HEAD, Weights
+from fedpriv.attacks.gradients.update import HEAD, RANDOM, LocalStep, Weights, equal_weights
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -58,6 +57,7 @@ class LayerInputs:
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs."""
         try:
             functional_call(self._model, self._weights, (images,))
         except _Reached as result:
@@ -177,7 +177,7 @@ def as_affine(
 def logits_behind(
     model: nn.Module, weights: Weights, layer: str, image_shape: tuple[int, int, int]
 ) -> Callable[[Tensor], Tensor]:
-    """Return the map from a layer's outputs ``(n, m)``, whatever the images were, to logits ``(n, C)``, in evaluation mode."""
+    """Return the map from a layer's outputs ``(n, m)`` to logits ``(n, C)``, in evaluation mode, for any images."""
     network = copy.deepcopy(model).eval()
     put: list[Tensor] = []
     # The layer's own outputs are put aside, so any images of this number do; what follows may overwrite what it is given.
@@ -329,7 +329,7 @@ class _Reader:
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> SeparatedBatch | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
 
-        Where labels say the loss, most parts must be what their label makes of them; else each must be attested and possible.
+        Where labels say the loss, most must be what their label makes of them; else each must be attested and possible.
         """
         problem, count = self._problem, len(parts.derivatives)
         view, inputs = self._views.of(name, step.weights), parts.inputs.to(problem.device)

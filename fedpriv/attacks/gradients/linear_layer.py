@@ -32,14 +32,13 @@ from fedpriv.attacks.gradients.separation import (
     lone_inputs,
     separate,
 )
-from fedpriv.attacks.gradients.update import LocalStep, batch_facts, infer_labels, private_head
+from fedpriv.attacks.gradients.update import LocalStep, Update, batch_facts, infer_labels, private_head, read_update
+from fedpriv.attacks.inputs.outputs import relative_feature_distance
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inputs.updates import Update, read_update
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
-from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.seeds import Last, generator
 

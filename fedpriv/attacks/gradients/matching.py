@@ -17,11 +17,19 @@ from torch.func import vmap
 
 from fedpriv.attacks.gradients.layers import Known, LayerInputs
 from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
-from fedpriv.attacks.gradients.update import LocalStep, StepModel, batch_sizes, equal_weights
-from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
+from fedpriv.attacks.gradients.update import (
+    LocalStep,
+    SentEntries,
+    StepModel,
+    Tangent,
+    Weights,
+    batch_sizes,
+    equal_weights,
+    stacked_projection,
+)
+from fedpriv.attacks.inputs.outputs import squared_length
 from fedpriv.attacks.observation import BatchFacts, Statistics
 from fedpriv.attacks.search.lbfgs import Evaluate
-from fedpriv.attacks.search.objectives import squared_length
 
 _LOOPED = 500_000  # parameters from which, on a CPU, candidates with own weights are faster one by one than vectorised
 _STATISTICS = 0.01  # weight of the distance between statistics before batch norms
@@ -120,7 +128,7 @@ class Matcher:
         return Matching(self, [_group(rows, steps, *kinds[rows[0]], known, statistics) for rows in alike], steps)
 
     def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
-        """Return the compared updates by images ``(R, n, c, h, w)`` of labels ``(R, n, C)``, and the readout's inputs, if any."""
+        """Return compared updates by images ``(R, n, c, h, w)`` of labels ``(R, n, C)``, and the readout's inputs."""
         gradients: Gradients
         inputs = images.new_empty(0)
         if self.together.supported and len(group.sizes) == 1:
@@ -158,8 +166,8 @@ class Matching:
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor, *, beside: bool = True) -> Tensor:
         """Return one minus the cosine between some candidates' updates and the observed ones ``(R,)``, in [0, 2].
 
-        Of images ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, those beyond a candidate's count have no part. What else
-        candidates are asked for is added where ``beside``.
+        Of images ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, those beyond a candidate's count have no part.
+        What else candidates are asked for is added where ``beside``.
         """
         return self._over_groups(images, labels, rows, cosine_distance, beside)
 

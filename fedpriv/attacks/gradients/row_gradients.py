@@ -18,8 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.update import RANDOM, mean_loss
-from fedpriv.attacks.inputs.updates import Weights
+from fedpriv.attacks.gradients.update import RANDOM, Weights, mean_loss
 
 _TINY = 1e-30
 

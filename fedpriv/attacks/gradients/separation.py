@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.updates import Tangent
+from fedpriv.attacks.gradients.update import Tangent
 
 _RANK = 1e-5  # singular values below this share of the largest are rounding
 EXPLAINED = 1e-2  # a batch is explained when what it leaves of the layer's gradient is below this share

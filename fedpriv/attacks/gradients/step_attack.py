@@ -15,9 +15,18 @@ from torch.nn import functional
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import Known, SeparatedBatch, separate_batch
 from fedpriv.attacks.gradients.matching import Matcher, Matching
-from fedpriv.attacks.gradients.update import LocalStep, batch_facts, batch_sizes, infer_labels, local_step, one_hot
+from fedpriv.attacks.gradients.update import (
+    HEAD,
+    GradientMatch,
+    LocalStep,
+    batch_facts,
+    batch_sizes,
+    infer_labels,
+    local_step,
+    one_hot,
+    sent_entries,
+)
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,

@@ -31,10 +31,9 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import leading
 from fedpriv.algebra.matrices import dense, diagonal_blocks
-from fedpriv.attacks.gradients.update import last_layer, private_head
+from fedpriv.attacks.gradients.update import HEAD, Tangent, Update, Weights, last_layer, private_head, read_update
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inputs.targets import represent, upload_holds
-from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.uploads.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload, get_payload

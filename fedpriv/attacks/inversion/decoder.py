@@ -28,20 +28,21 @@ from torch.nn import functional
 from torch.nn.functional import cosine_similarity, normalize
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.inputs.outputs import DISTANCES, Match
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, Stages, ThreatModel
-from fedpriv.attacks.priors.pixels import PixelPrior, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
+    PixelPrior,
     SpectralPrior,
     centres_of,
     has_own_images,
     has_spectrum,
+    images_to_train_on,
     spectrum_for,
 )
 from fedpriv.attacks.search.fit import Adam, Fitted, Prior, Schedule, fit
-from fedpriv.attacks.search.objectives import DISTANCES, Match
 from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError

@@ -19,15 +19,13 @@ from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.inputs.outputs import output_distance, uploaded_output
+from fedpriv.attacks.inputs.outputs import DISTANCES, Match, output_distance, squared_length, uploaded_output
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
-from fedpriv.attacks.priors.pixels import PixelPrior
-from fedpriv.attacks.priors.spectral import SpectralPrior, drawn_points, frame_of, has_spectrum
+from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
-from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.uploads.payloads import Prototypes, find_payload
 from fedpriv.util.errors import UserError
@@ -207,7 +205,7 @@ class VectorInversion(FittedInversion):
 
     Attributes:
         match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
-            :data:`fedpriv.attacks.search.objectives.Match`.
+            :data:`fedpriv.attacks.inputs.outputs.Match`.
     """
 
     match: Match = "vector"
