@@ -20,7 +20,6 @@ from fedpriv.attacks.gradients.inverting import (
     has_kinks,
 )
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import batch_sizes, local_step, one_hot
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
@@ -202,7 +201,9 @@ def test_inferred_labels_are_dealt_out_over_the_steps():
     model = sigmoid_net()
     observations = clients(model, images, labels, batch_size=2, steps=2, rate=0.01)
     knowledge = knowledge_of(model, labels, 2, 2, given=False, rate=0.01)
-    problem = read_problem("x", AttackProblem(observations, knowledge, list_targets(observations, "model")))
+    problem = InvertingGradients(apart=False).read(
+        AttackProblem(observations, knowledge, list_targets(observations, "model"))
+    )
     assert problem.labels.tolist() == [[1, 7, 1, 7]]
 
 

@@ -19,7 +19,6 @@ from fedpriv.attacks.gradients.separation import (
     members_of_head,
     separate,
 )
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
@@ -238,7 +237,7 @@ def problem_of(truth, change=torch.clone, network="small-cnn", private=False, **
 def separated(problem, labels=None):
     if labels is not None:
         problem = replace(problem, knowledge=replace(problem.knowledge, labels={(1, 0): torch.tensor(labels)}))
-    return read_problem("x", problem, always_apart=True).apart[0]
+    return InvertingGradients().read(problem).apart[0]
 
 
 @each("change", [torch.clone, lambda update: 0.25 * update])
@@ -274,7 +273,7 @@ def test_batches_behind_smooth_layers_are_separated_by_the_head():
     found = separated(problem)
     assert found.step.readout.startswith("head")
     torch.testing.assert_close(found.known.inputs, found.known.view(images), rtol=1e-2, atol=1e-3)
-    assert read_problem("x", problem).apart[0] is None
+    assert InvertingGradients(apart=False).read(problem).apart[0] is None
     objective = InvertingGradients().objective(problem)
     assert float(objective(images[None])) < 1e-4 < 0.1 * float(objective(images.flip(3)[None]))
 

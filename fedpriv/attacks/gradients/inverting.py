@@ -385,7 +385,7 @@ class InvertingGradients(GradientMatching):
         for count, apart in zip(updates.counts, updates.apart, strict=True):
             known = None if apart is None else apart.known
             determined = known is not None and known.inputs.shape[1] >= pixels
-            misled = bool(updates.misfit) and apart is None
+            misled = updates.misled and apart is None
             info = TargetInfo(count, apart is not None, determined, has_own_images(knowledge), misled)
             configs.append(self.configs(network, info))
 

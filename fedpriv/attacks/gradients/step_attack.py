@@ -53,7 +53,7 @@ class StepProblem:
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where they are unknown.
         apart: T, what is known of each image where a step's were separated at its ``readout``; else None.
-        misfit: in words, why the true images need not be the best explanation; empty where they are.
+        misled: whether something else moved the weights, so that the true images need not be the best explanation.
         statistics: T clients' statistics before batch norms, or nothing.
     """
 
@@ -63,7 +63,7 @@ class StepProblem:
     counts: tuple[int, ...]
     labels: Tensor
     apart: tuple[SeparatedBatch | None, ...]
-    misfit: str
+    misled: bool
     statistics: tuple[Statistics, ...] = ()
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
@@ -190,80 +190,52 @@ class GradientMatching(Attack):
 
     def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
         """Return the updates, and what compares candidates with them."""
-        updates = read_problem(
-            self.name,
-            problem,
-            labels_known=self.labels_known,
-            ignore=self.ignore,
-            match=self.match,
-            always_apart=self.apart,
+        updates, known = self.read(problem), problem.knowledge
+        return updates, Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+
+    def read(self, problem: AttackProblem) -> StepProblem:
+        """Return the updates to explain, or refuse where something is missing.
+
+        Parameters that are ignored still tell labels, and images apart.
+        """
+        targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
+        known = [batch_facts(self.name, knowledge, target.client) for target in targets]
+        model, facts = known[0][0], [facts for _, facts in known]
+        compared, whole, labels = [], [], []
+        for target, own in zip(targets, facts, strict=True):
+            seen = observation_of(problem.observations, target)
+            step = local_step(seen, model, own.learning_rate, problem.device, knowledge.heads.get(target.client))
+            unknown = torch.full((own.images,), -1)
+            found = _known_labels(self.name, target, step, knowledge, own).cpu() if self.labels_known else unknown
+            gradient = _without(self.name, step, self.ignore)
+            if loss.head_apart:
+                gradient = {name: value for name, value in gradient.items() if not name.startswith(HEAD)}
+            compared.append(replace(step, gradient=gradient, sizes=tuple(batch_sizes(len(found), own))))
+            whole.append(step)
+            labels.append(found)
+        apart: list[SeparatedBatch | None] = [None] * len(targets)
+        if self.labels_known and self.match == "all":
+            apart = separate_batch(model, compared, whole, labels, problem, always=self.apart)
+        counts = tuple(len(own_labels) for own_labels in labels)
+        table = torch.full((len(targets), max(counts)), -1)
+        for row, own_labels, separated in zip(table, labels, apart, strict=True):
+            row[: len(own_labels)] = own_labels if separated is None else separated.labels
+        # Soft labels are found with the images, whatever teaches the logits.
+        readable = loss.through == "cross_entropy" or (loss.through == "logits" and not self.labels_known)
+        taught = not readable and any(item is None for item in apart)
+        granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
+        pairs = zip(compared, apart, strict=True)
+        steps = [step if separated is None else separated.step for step, separated in pairs]
+        return StepProblem(
+            model=model,
+            facts=max(facts, key=lambda own: own.steps),
+            steps=tuple(_restricted(self.name, step, self.match) for step in steps),
+            counts=counts,
+            labels=table.to(problem.device),
+            apart=tuple(apart),
+            misled=taught or bool(loss.besides) or (any(len(s.sizes) > 1 for s in compared) and bool(loss.later)),
+            statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
         )
-        shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
-        return updates, Matcher(updates.model, shape, updates.facts, problem.device, proximal)
-
-
-def read_problem(
-    attack: str,
-    problem: AttackProblem,
-    *,
-    labels_known: bool = True,
-    ignore: str = "",
-    match: GradientMatch = "all",
-    always_apart: bool = False,
-) -> StepProblem:
-    """Return the updates to explain; options as of :class:`GradientMatching`, or refuse where something is missing.
-
-    Parameters that are ignored still tell labels, and images apart; with ``always_apart`` also where labels say the loss.
-    """
-    targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
-    known = [batch_facts(attack, knowledge, target.client) for target in targets]
-    model, facts = known[0][0], [facts for _, facts in known]
-    compared, whole, labels = [], [], []
-    for target, own in zip(targets, facts, strict=True):
-        seen = observation_of(problem.observations, target)
-        step = local_step(seen, model, own.learning_rate, problem.device, knowledge.heads.get(target.client))
-        unknown = torch.full((own.images,), -1)
-        labels.append(_known_labels(attack, target, step, knowledge, own).cpu() if labels_known else unknown)
-        gradient = _without(attack, step, ignore)
-        if loss.head_apart:
-            gradient = {name: value for name, value in gradient.items() if not name.startswith(HEAD)}
-        compared.append(replace(step, gradient=gradient, sizes=tuple(batch_sizes(len(labels[-1]), own))))
-        whole.append(step)
-    apart: list[SeparatedBatch | None] = [None] * len(targets)
-    if labels_known and match == "all":
-        apart = separate_batch(model, compared, whole, labels, problem, always=always_apart)
-    if not labels_known and loss.through == "logits":  # soft labels are found with the images
-        loss = replace(loss, through="cross_entropy")
-    counts = tuple(len(own_labels) for own_labels in labels)
-    table = torch.full((len(targets), max(counts)), -1)
-    for row, own_labels, separated in zip(table, labels, apart, strict=True):
-        row[: len(own_labels)] = own_labels if separated is None else separated.labels
-    reasons = [loss.besides, loss.later if any(len(step.sizes) > 1 for step in compared) else ""]
-    if loss.through != "cross_entropy" and any(item is None for item in apart):
-        by = {"logits": "logits", "representation": "representations"}[loss.through]
-        reasons.append(
-            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
-            "where a fully connected layer stands before them and one step used one image, or few that are separated"
-        )
-    granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
-    pairs = zip(compared, apart, strict=True)
-    steps = [step if separated is None else separated.step for step, separated in pairs]
-    return StepProblem(
-        model=model,
-        facts=max(facts, key=lambda own: own.steps),
-        steps=tuple(_restricted(attack, step, match) for step in steps),
-        counts=counts,
-        labels=table.to(problem.device),
-        apart=tuple(apart),
-        misfit=moved_besides(reasons),
-        statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
-    )
-
-
-def moved_besides(reasons: Sequence[str]) -> str:
-    """Return a sentence of what else moved the weights than what attacks follow; empty for nothing."""
-    stated = "; ".join(reason for reason in reasons if reason)
-    return f"The true images need not be the best fit: {stated}." if stated else ""
 
 
 def _without(attack: str, step: LocalStep, ignore: str) -> dict[str, Tensor]:

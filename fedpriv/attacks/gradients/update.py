@@ -36,14 +36,8 @@ GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
 far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size
 (``noise``)."""
 
-_SMOOTH = 0.03
-"""Width of the smooth sign, in root mean squares of the candidate's gradient."""
-
-_TINY = 1e-30
-
-_TRUNCATED = 1 - 1e-3
-"""Share of the largest magnitude from which an entry counts as truncated: weights are rounded after it was added to
-them."""
+_SMOOTH, _TINY = 0.03, 1e-30  # width of the smooth sign, in root mean squares of the candidate's gradient; least square
+_TRUNCATED = 1 - 1e-3  # share of the largest magnitude from which an entry counts as truncated: weights are rounded
 
 
 @dataclass(frozen=True)
@@ -76,14 +70,11 @@ class Tangent:
 
 @dataclass(frozen=True)
 class Update:
-    """Broadcast and uploaded weights by the same names, of a low-rank model recovered ones.
-
-    ``project`` is what can be compared of ``before - after``; None for everything.
-    """
+    """Broadcast and uploaded weights by the same names, of a low-rank model recovered ones."""
 
     before: Weights
     after: Weights
-    project: Callable[[Mapping[str, Tensor]], Weights] | None = None
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = None  # to what can be compared; None for everything
 
     def gradient(self, learning_rate: float) -> Weights:
         """Return ``(before - after) / learning rate``, projected where the upload is truncated: the sum of the steps'."""
@@ -92,20 +83,15 @@ class Update:
 
 
 def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
-    """Return the change of the weights that a client trained and uploads; refuse parameters of other shapes.
-
-    Those of the head are left out where an extractor travels without it.
-    """
+    """Return the change of the uploaded weights (of an extractor without the head); refuse parameters of other shapes."""
     where = f"client {seen.client} in round {seen.round}"
     states: list[Weights] = []
     tangent: Tangent | None = None
     for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
         payload = NETWORKS.first(message)
         if payload is None:
-            raise UserError(
-                f"{where}: expected the weights of a network ({', '.join(NETWORKS)}) in the {side}, got "
-                f"{kinds_in(message)}"
-            )
+            wanted = f"the weights of a network ({', '.join(NETWORKS)}) in the {side}"
+            raise UserError(f"{where}: expected {wanted}, got {kinds_in(message)}")
         state = payload.parameters()
         if payload.space == "factors":
             factors = {name: value.to(device) for name, value in state.items()}
@@ -128,9 +114,7 @@ def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
     """Return the facts of a client's local steps, or refuse where they were not handed over."""
     facts = knowledge.facts_of(client)
     if facts is None:
-        raise UserError(
-            f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were handed over"
-        )
+        raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps); none were handed over")
     return facts
 
 
@@ -139,7 +123,7 @@ def stacked_projection(
 ) -> Tangent | SentEntries | None:
     """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
 
-    Smaller ranks are filled up with zeros, which changes no projection; factors of what a client sent whole span everything.
+    Smaller ranks are filled up with zeros; factors of what a client sent whole span everything.
     """
     if all(projection is None for projection in projections):
         return None
@@ -216,8 +200,7 @@ def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEn
 def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
     """Return candidates' gradients ``(N, ...)`` less all that a censored update leaves open, of magnitudes in the limits.
 
-    Where nothing was sent, what exceeds the smallest magnitude sent; where the largest was sent, the gradient but no more
-    than that; elsewhere the gradient. Equal to ``wanted`` for the gradient that it was made of.
+    Where nothing was sent, what exceeds the smallest magnitude sent; where the largest was, no more than that.
     """
     least, most = (limits[:, position].view(-1, *[1] * (wanted.dim() - 1)) for position in (0, 1))
     sign = wanted.sign()
@@ -303,11 +286,10 @@ def private_head(head: tuple[Tensor, Tensor], beside: Weights) -> Weights:
 
 
 class StepModel:
-    """The client's loss as a function of weights, ready for ``torch.func``.
+    """The client's loss as a function of weights, ready for ``torch.func``, in training mode.
 
-    The gradient is evaluated as the client computed it, in training mode: batch norm takes the statistics of the batch
-    (its running statistics have no part in a training step, so they are left out). What nobody but the client knows is
-    switched off: dropout's masks, and the code that a variational bottleneck draws, for which its mean stands.
+    Batch norm takes the statistics of the batch. What nobody but the client knows is switched off: dropout's masks, and the
+    code that a variational bottleneck draws, for which its mean stands.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -364,10 +346,9 @@ def square_norms(steps: Sequence[LocalStep]) -> Tensor:
 
 
 def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
-    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
+    """Return the sizes of the batches that a round of ``count`` images was split into, in order, as far as known.
 
-    Where they are not known, batches hold ``facts.batch_size`` images, the last one the rest; where that makes more steps
-    than there were, the tail was joined to the batch before.
+    Else batches hold ``facts.batch_size``, the last one the rest, which was joined to the one before if steps were fewer.
     """
     if sum(facts.sizes) == count:
         return list(facts.sizes)
@@ -384,11 +365,7 @@ def one_hot(labels: Tensor, n_classes: int) -> Tensor:
 
 
 def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, Tensor | None]:
-    """Return the last linear layer's weight ``(C, d)`` and bias ``(C,)`` or None of a gradient in the order of layers.
-
-    Raises:
-        UserError: when no parameter has the shape of such a weight.
-    """
+    """Return the last linear layer's weight ``(C, d)`` and bias ``(C,)`` or None of a gradient in the order of layers."""
     names = [name for name, value in gradient.items() if value.dim() == 2 and len(value) == n_classes]
     if not names:
         raise UserError(f"the model has no linear layer with {n_classes} outputs; labels cannot be inferred from it")
