@@ -28,7 +28,7 @@ def draw_solver(seed):
         images = torch.stack([torch.rand(1, 1, 2, 2, generator=draw) for draw in draws])
         tick(3)
         labels = torch.tensor([[row.target.label] for row in rows])
-        return Solved(images, objective, objective < 0.5, labels, 3)
+        return Solved(images, objective, objective < 0.5, labels, 3, torch.full((len(rows),), 3))
 
     return solve
 
@@ -77,7 +77,7 @@ def test_a_failed_restart_never_wins():
     assert best.objective[:, 0].isnan().all()
 
 
-@pytest.mark.parametrize("wrong", [{"chunk_rows": 0}, {"restarts": 0}])
+@pytest.mark.parametrize("wrong", [{"chunk_rows": 0}])
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UserError, match="at least 1"):
         solve(**wrong)
@@ -162,7 +162,8 @@ class Race:
             self.taken[row] = self.taken.get(row, 0) + iterations
         objective = 1 / (1 + done)
         images = start + done.view(-1, 1, 1, 1, 1) - start
-        return Solved(images, objective, objective < 0, done.new_zeros(len(rows), 1), iterations)
+        taken = torch.full((len(rows),), iterations)
+        return Solved(images, objective, objective < 0, done.new_zeros(len(rows), 1), iterations, taken)
 
 
 def speed_of(row):

@@ -42,8 +42,7 @@ from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 
-_MEASURED = 64
-"""Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""
+_MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
 Inversion = Literal["auto", "dip", "pixels", "decoder", "joint", "learned"]
 
@@ -176,7 +175,7 @@ def as_uploads(
 ) -> tuple[Observation, ...]:
     """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
 
-    ``counts`` are the images that each vector is the mean of, None where not known; an upload states them where all are.
+    ``counts`` are the images that each vector is the mean of, None where not known; an upload has them where all are.
     """
     by_upload: dict[tuple[int, int], dict[int, tuple[Tensor, int | None]]] = {}
     for target, vector, count in zip(targets, vectors, counts or [None] * len(vectors), strict=True):
@@ -209,7 +208,7 @@ class AllRoundsInversion(RecoverThenInvert):
     """Invert a client's uploads of several rounds together.
 
     A target is a row of the newest upload. Rounds count whose upload holds the same rows (representations with the same
-    labels in the same order, prototypes of all the classes) and whose extractor is granted.
+    labels in order, prototypes of all the classes) and whose extractor is granted.
 
     Attributes:
         rounds: most rounds that are put together, the newest and others spread evenly over those before.

@@ -193,7 +193,7 @@ class _Coordinates:
         return functional.normalize((inner / self.values) @ self._onto)
 
     def reweighted(self, inner: Tensor, smooth: float, noise: float, root: bool) -> Tensor:
-        """Return unit directions ``(s, r)`` along which squares over the sizes of entries (or squares, if no ``root``) are less.
+        """Return unit directions ``(s, r)`` along which squares over entries' sizes (or squares: no ``root``) are less.
 
         By inverse iteration from where they are: the least eigenvector takes ten times as long. Weights are smooth in shares
         of the root mean square, beside entries' ``noise``.
@@ -255,7 +255,7 @@ class _Span:
 
 
 def _sparse_directions(span: _Span, generator: torch.Generator, by_label: LabelSlopes | None) -> tuple[Tensor, int]:
-    """Return unit directions ``(r, rank)`` whose columns vanish far more often than by chance; the first so many attested."""
+    """Return unit directions ``(r, rank)`` whose columns vanish more often than by chance; the first so many attested."""
     labelled = found = span.columns.new_zeros(0, span.rank)
     attested, before = 0, -1
     if by_label is not None:
@@ -398,7 +398,7 @@ def separate(
 
 
 def lone_inputs(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, once each, those first that other outputs confirm.
+    """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, once each, confirmed ones first.
 
     Where one image alone touched an output, that is what it put in; two outputs that agree can hardly both be mixtures.
     """

@@ -75,23 +75,19 @@ DISTANCES: dict[Match, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
 
 
 _RIDGE = 1e-2
+_SAME = 1e-4  # largest difference of pixels of one image
+_MOST_CHANGED = 0.25  # share of outputs' squares that may lie beside the nearest distributions, of softmax vectors
 
 _LIKELY_SUMS = (0.6, 1.4)
 """Mean sum of rows that may have been softmax vectors. That of logits stays what it was before training, about zero, for
 gradients of the cross-entropy sum to zero."""
 
-_SAME = 1e-4
-"""Largest difference of pixels of one image."""
-
-_MOST_CHANGED = 0.25
-"""Share of outputs' squares that may lie beside the nearest distributions where they are changed softmax vectors."""
-
 
 def as_distributions(rows: Tensor) -> Tensor | None:
     """Return rows ``(n, C)`` that are non-negative and sum to one, or None for logits.
 
-    Softmax vectors that were rounded, thinned out or have noise on them are replaced by the nearest distributions. They are
-    told from logits by their sums and by how far from distributions they are.
+    Softmax vectors that a defense changed are replaced by the nearest distributions; sums and distances tell them from
+    logits.
     """
     if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
         return rows

@@ -1,8 +1,8 @@
 """Inversion of vectors and class outputs: find images whose representation, or output, is the one that was uploaded.
 
-``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
-box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
-image's, as in published evaluations; :class:`JointInversion` fits the mean of as many images as the prototype is of.
+``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g (white box) or a
+substitute (shadow). A prototype or an entangled vector is fitted as if it were one image's, as in published evaluations;
+:class:`JointInversion` fits the mean of as many images as the prototype is of.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
@@ -83,19 +84,18 @@ def fit_targets(
     """Fit ``count`` images under a prior to what was observed of each target."""
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        apart = by_target(rows, distance, count)
-        return fit_rows(
-            rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=problem.numerics
-        )
+        apart, numerics = by_target(rows, distance, count), problem.numerics
+        return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=numerics)
 
+    steps, whole = schedule.iterations, bool(schedule.halvings)
     return solve_rows(
         problem,
         solve,
         restarts=restarts,
-        iterations=schedule.iterations,
+        iterations=steps,
         bytes_per_row=bytes_per_row,
         features=features,
-        together=bool(schedule.halvings),
+        together=whole,
     )
 
 
@@ -191,12 +191,8 @@ class FittedInversion(Fitting, Attack):
         shape, distance = problem.knowledge.image_shape, self.distance(problem)
         (schedule, starts), vectors = self.plan(shape), self.vectors(problem)
 
-        def prior(rows: Sequence[Row]) -> Prior:
-            return self.prior(problem, rows)
-
-        return fit_targets(
-            problem, prior, distance, schedule, self.bytes_per_image(shape), restarts=starts, features=vectors
-        )
+        prior, size = partial(self.prior, problem), self.bytes_per_image(shape)
+        return fit_targets(problem, prior, distance, schedule, size, restarts=starts, features=vectors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +242,7 @@ class JointInversion(DipFitting, VectorInversion):
     images in turn, so the first M are all there is.
 
     Attributes:
-        most: largest number of images M; a prototype of more images, or of a number that the upload hides, is inverted by
-            ``most``.
+        most: largest number of images M, also of a prototype of more images, or of a number that the upload hides.
     """
 
     iterations: Annotated[int, Ge(1)] = 1000
@@ -306,10 +301,9 @@ class JointInversion(DipFitting, VectorInversion):
             draws = [row.generator(problem.seed, "image", image) for row in rows for image in range(number)]
             return DeepImagePrior(draws, shape, self.generator, problem.device, number)
 
-        distance, size = vector_distance(problem, self.match, CLASS_MEANS, number), self.bytes_per_image(shape)
-        solved = fit_targets(
-            problem, prior, distance, self.schedule, number * size, count=number, restarts=self.restarts
-        )
+        distance = vector_distance(problem, self.match, CLASS_MEANS, number)
+        size, starts = number * self.bytes_per_image(shape), self.restarts
+        solved = fit_targets(problem, prior, distance, self.schedule, size, count=number, restarts=starts)
         turns = torch.arange(self.most, device=solved.images.device) % number
         return replace(solved, images=solved.images[:, turns], labels=solved.labels[:, turns])
 
@@ -391,10 +385,10 @@ class PixelInversion(VectorInversion):
 class ClassInversion(DipFitting, FittedInversion):
     """Find an image that the client's own model answers as an uploaded class output says, under a deep image prior.
 
-    The mean output u_c of a class is C numbers over all images of the class, so no single image can come out of it; what
-    the model takes the class to look like can. Its answer f(g(x)) is compared by KL(u_c || softmax f(g(x))) where outputs
-    are softmax vectors, and by relative squared distance where they are logits. This is the attack of Fredrikson, Jha and
-    Ristenpart ("Model inversion attacks that exploit confidence information", CCS 2015) under a prior.
+    No single image can come out of the mean output u_c of a class; what the model takes the class to look like can. Its
+    answer f(g(x)) is compared by KL(u_c || softmax f(g(x))) where outputs are softmax vectors, else by relative squared
+    distance. This is the attack of Fredrikson, Jha and Ristenpart ("Model inversion attacks that exploit confidence
+    information", CCS 2015) under a prior.
 
     Attributes:
         match: ``outputs`` matches the uploaded numbers; ``class``, which class ids alone allow, certainty of the class.

@@ -50,11 +50,7 @@ class Hourglass:
 
 
 def levels_that_fit(height: int, width: int) -> int:
-    """Return the number of halvings (rounding up) that leave at least 2 x 2 positions.
-
-    Raises:
-        UserError: when not even one does.
-    """
+    """Return the number of halvings (rounding up) that leave at least 2 x 2 positions; refuse none."""
     side = min(height, width)
     if side < 3:
         raise UserError(f"images of {height}x{width}: the deep image prior needs at least 3x3 positions")
@@ -75,8 +71,8 @@ def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> i
 class DeepImagePrior(Prior):
     """The generators of N rows of M images, all N x M networks computed as one.
 
-    A row is one picture ``(M * c, h, w)``, its images one after the other along the channels, so that it has one objective,
-    one stop rule and one running mean. Each of N * M CPU generators draws its image's weights, input and noise.
+    A row is one picture ``(M * c, h, w)``, its images along the channels, with one objective, stop rule and running mean.
+    Each of N * M CPU generators draws its image's weights, input and noise.
     """
 
     def __init__(

@@ -169,19 +169,14 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Fitted:
-    """N rows after their last step.
+    """N rows after their last step."""
 
-    Attributes:
-        images: ``(N, c, h, w)`` in [0, 1].
-        objective: ``(N,)`` of exactly these images.
-        converged: ``(N,)`` bool, whether the objective is below the tolerance, or the distance alone says that it fits.
-        steps: ``(N,)`` int64 steps of each row.
-    """
-
-    images: Tensor
-    objective: Tensor
-    converged: Tensor
-    steps: Tensor
+    images: Tensor  # (N, c, h, w) in [0, 1]
+    objective: Tensor  # (N,) of exactly these images
+    converged: (
+        Tensor  # (N,) bool, whether the objective is below the tolerance, or the distance alone says that it fits
+    )
+    steps: Tensor  # (N,) int64
 
     @property
     def iterations(self) -> int:
@@ -247,13 +242,9 @@ def fit(
 class _Rows:
     """Rows on their way, and the images of those that have ended. Steps stay on the device: the host looks now and then.
 
-    Attributes:
-        numbers: ``(n,)`` int64 on the CPU, first numbers of the rows that are still computed; likewise the following.
-        mean: ``(n, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero without averaging.
-        best: ``(n, c, h, w)`` image shown with the lowest objective.
-        clean: ``(n, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
-        steps: ``(n,)`` int64 steps of the row until it met its stop rule, or so far.
-        lowest: ``(n,)`` lowest objective shown.
+    Of rows that are still computed it has their first ``numbers`` ``(n,)`` (int64 on the CPU), the running ``mean`` of the
+    images shown, not yet divided by its weight, the ``best`` image shown, the ``clean`` one shown right after a row's last
+    step ``(n, c, h, w)``, ``steps`` until the row met its stop rule, or so far, and the ``lowest`` objective ``(n,)``.
     """
 
     def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
@@ -317,18 +308,8 @@ class _Rows:
         if 2 * int(self._running.sum()) > len(self._running):
             return None
         left = self._running.nonzero().flatten()
-        for name in (
-            "mean",
-            "best",
-            "clean",
-            "steps",
-            "lowest",
-            "_mark",
-            "_marked_at",
-            "_moving",
-            "numbers",
-            "_running",
-        ):
+        names = "mean best clean steps lowest _mark _marked_at _moving numbers _running"
+        for name in names.split():
             values = getattr(self, name)
             setattr(self, name, values[left.to(values.device)])
         return left
