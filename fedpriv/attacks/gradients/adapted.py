@@ -104,8 +104,7 @@ class PooledBatch(Attack):
 def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, dict[int, int]]:
     """Return the clients of a target's round as one, under the number of the first, and the images of each, in order.
 
-    Raises:
-        UserError: for rounds whose mean is no update of one batch.
+    Refuses rounds whose mean is no update of one batch.
     """
     knowledge, round_ = problem.knowledge, target.round
     clients = [seen.client for seen in problem.observations if seen.round == round_]
@@ -141,21 +140,15 @@ def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, di
 
 def _same_upload(first: Observation, second: Observation) -> bool:
     """True if two clients' uploads of a round are one and the same."""
-    if first.round != second.round:
-        return False
     pairs = zip(first.upload, second.upload, strict=True)
-    return all(
-        torch.equal(value, theirs.tensors()[name])
-        for current, theirs in pairs
-        for name, value in current.tensors().items()
+    tensors = ((current.tensors(), theirs.tensors()) for current, theirs in pairs)
+    return first.round == second.round and all(
+        torch.equal(value, theirs[name]) for current, theirs in tensors for name, value in current.items()
     )
 
 
 def inner_search(name: str, iterations: int, restarts: int) -> Attack:
-    """Return the attack that searches whole updates, with its budget.
-
-    ``dlg`` makes a call of L-BFGS of every twenty ``iterations``.
-    """
+    """Return the attack that searches whole updates; ``dlg`` makes a call of L-BFGS of every twenty ``iterations``."""
     if name == "dlg":
         return DeepLeakage(outer_steps=-(-iterations // 20), restarts=restarts)
     made = GradientDip if name == "gradient-dip" else InvertingGradients

@@ -53,25 +53,15 @@ _EPSILON = 1e-9  # of Adam, for variables ten times the paper's
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """Settings of one search.
+    """Settings of one search."""
 
-    Attributes:
-        variation: first weight of total variation.
-        signed: whether Adam is given the gradient's signs only.
-        learning_rate: first step size, in standard deviations of images, or of coordinates.
-        curved: L-BFGS in place of Adam, without total variation.
-        learned: whether a learned prior holds images back, too.
-        framed: whether coordinates are those of a spectrum in place of pixels.
-        unlikely: first weight of the mean square of these coordinates.
-    """
-
-    variation: float = 0.0
-    signed: bool = False
-    learning_rate: float = 0.0
-    curved: bool = False
-    learned: bool = False
-    framed: bool = False
-    unlikely: float = 0.0
+    variation: float = 0.0  # first weight of total variation
+    signed: bool = False  # whether Adam is given the gradient's signs only
+    learning_rate: float = 0.0  # first step size, in standard deviations of images, or of coordinates
+    curved: bool = False  # L-BFGS in place of Adam, without total variation
+    learned: bool = False  # whether a learned prior holds images back, too
+    framed: bool = False  # whether coordinates are those of a spectrum in place of pixels
+    unlikely: float = 0.0  # first weight of the mean square of these coordinates
 
     @property
     def kind(self) -> tuple[bool, bool, bool, bool]:
@@ -86,21 +76,13 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The images of one target, and what is known of them before anything is searched for.
-
-    Attributes:
-        count: how many there are.
-        apart: whether they were separated, so that each is asked for its own share of the update.
-        determined: whether of each as many numbers are known as it has pixels, from what it put into a layer.
-        own_images: whether the attacker has images of the same data set.
-        misled: whether their update was taught by what nobody outside knows, so that others explain it better.
-    """
+    """The images of one target, and what is known of them before anything is searched for."""
 
     count: int
-    apart: bool = False
-    determined: bool = False
-    own_images: bool = False
-    misled: bool = False
+    apart: bool = False  # separated, so that each is asked for its own share of the update
+    determined: bool = False  # of each as many numbers are known as it has pixels, from what it put into a layer
+    own_images: bool = False  # the attacker has images of the same data set
+    misled: bool = False  # their update was taught by what nobody outside knows, so that others explain it better
 
     def gains_by_frame(self, network: NetworkKind, iterations: int) -> bool:
         """True where coordinates of a spectrum were measured to bring images nearer than pixels do."""
@@ -189,16 +171,11 @@ SearchResult = tuple[Tensor, Tensor, Tensor]
 
 
 class AdamSearch:
-    """N rows on their way by Adam, all with signs or all without.
+    """N rows on their way by Adam, all with signs or all without, in so many evaluations of each.
 
-    Args:
-        iterations: evaluations of a row.
-        matching: distances of candidates.
-        labels: ``(N, M, C)`` probabilities.
-        start: ``(N, M, c, h, w)`` images.
-        configs: of each row.
-        beside: of images what is added to their total variation ``(N,)`` before it is weighted; or None.
-        frame: of the rows' images, in which they are searched; None for pixels, within the box of valid images.
+    From images ``start`` ``(N, M, c, h, w)``, of ``labels`` ``(N, M, C)`` (probabilities), in the coordinates of a
+    ``frame``, or else over pixels within their box; ``beside`` is of images what is added to their total variation
+    ``(N,)``.
     """
 
     def __init__(
@@ -289,9 +266,9 @@ def optimise_by_lbfgs(
     tick: Tick,
     frame: Frame | None = None,
 ) -> SearchResult:
-    """Follow the squared distance of N rows down by L-BFGS from images ``start``, without prior and without a box.
+    """Follow the squared distance of N rows down by L-BFGS, without prior and without a box, as :class:`AdamSearch`.
 
-    ``scale`` ``(N,)`` is the squared norm of what is matched; further arguments are as of :class:`AdamSearch`.
+    ``scale`` ``(N,)`` is the squared norm of what is matched.
     """
 
     def images_at(points: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -77,7 +77,7 @@ class LinearLayer(Attack):
         own_labels, inputs, left_over, sound = [], [], [], []
         for target, update, own_facts in zip(problem.targets, updates, facts, strict=True):
             current = _labels(model, knowledge, own_facts, target, update)
-            by_label = _by_label(model, layer, update, current, own_facts, knowledge, target)
+            by_label = _by_label(model, layer, update, current, own_facts, knowledge, target.client)
             draw = generator(problem.seed, target.round, target.client, "linear-layer")
             gradient = LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
             own_inputs, attested = _solve(gradient, len(current), draw, by_label)
@@ -178,9 +178,7 @@ def _with_others(chosen: Tensor, candidates: Tensor, count: int) -> Tensor:
             break
         if results:
             # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
-            base = torch.stack(results)
-            offsets = base[1:] - base[0]
-            away = candidate - base[0]
+            offsets, away = torch.stack(results)[1:] - results[0], candidate - results[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
             if float(away.norm()) < EXPLAINED * float(candidate.norm()):
@@ -204,19 +202,13 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
 
 
 def _by_label(
-    model: nn.Module,
-    layer: str,
-    update: Update,
-    labels: Tensor,
-    facts: BatchFacts,
-    knowledge: Knowledge,
-    target: TargetId,
+    model: nn.Module, layer: str, update: Update, labels: Tensor, facts: BatchFacts, knowledge: Knowledge, client: int
 ) -> LabelSlopes | None:
     """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
     known = knowledge.loss.through == "cross_entropy" and facts.steps == 1
     if not known or not 2 <= len(labels) <= MOST_BY_LABELS:
         return None
-    head, before = knowledge.heads.get(target.client), update.before
+    head, before = knowledge.heads.get(client), update.before
     weights = before if head is None else private_head(head, before) | before
     if not {name for name, _ in model.named_parameters()} <= weights.keys():
         return None

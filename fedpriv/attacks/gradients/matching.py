@@ -36,11 +36,9 @@ _STATISTICS = 0.01  # weight of the distance between statistics before batch nor
 
 
 class _Inputs(NamedTuple):
-    """Known inputs ``(R, n, k)`` of the readout, and the weights ``(R, n)`` of each image's squared distance from them."""
-
     view: LayerInputs
-    values: Tensor
-    weights: Tensor
+    values: Tensor  # (R, n, k) known inputs of the readout
+    weights: Tensor  # (R, n) of each image's squared distance from them
 
 
 @dataclass(frozen=True)

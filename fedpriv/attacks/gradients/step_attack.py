@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -46,25 +47,16 @@ _AT_HEAD = 10.0  # times it weighs at the head
 
 @dataclass(frozen=True)
 class StepProblem:
-    """T updates to explain.
-
-    Attributes:
-        facts: of the local steps; of targets that differ, of the one with the most steps.
-        counts: T numbers of images, over all steps of each.
-        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where they are unknown.
-        apart: T, what is known of each image where a step's were separated at its ``readout``; else None.
-        misled: whether something else moved the weights, so that the true images need not be the best explanation.
-        statistics: T clients' statistics before batch norms, or nothing.
-    """
+    """T updates to explain."""
 
     model: nn.Module
-    facts: BatchFacts
+    facts: BatchFacts  # of the local steps; of targets that differ, of the one with the most steps
     steps: tuple[LocalStep, ...]
-    counts: tuple[int, ...]
-    labels: Tensor
-    apart: tuple[SeparatedBatch | None, ...]
-    misled: bool
-    statistics: tuple[Statistics, ...] = ()
+    counts: tuple[int, ...]  # T numbers of images, over all steps of each
+    labels: Tensor  # (T, M) int64, M the largest count; -1 beyond a target's own, and where they are unknown
+    apart: tuple[SeparatedBatch | None, ...]  # T, of steps whose images were separated at the readout
+    misled: bool  # whether something else moved the weights: the true images need not be the best explanation
+    statistics: tuple[Statistics, ...] = ()  # T clients' before batch norms, or nothing
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
@@ -85,8 +77,8 @@ class StepProblem:
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
-        separated = [self.apart[index] for index in places]
-        slopes = {row: item.derivatives for row, item in enumerate(separated) if item is not None}
+        separated = enumerate(self.apart[index] for index in places)
+        slopes = {row: item.derivatives for row, item in separated if item is not None}
         widest = max((entry.shape[1] for entry in slopes.values()), default=n_classes)
         known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
         for row, slope in slopes.items():
@@ -277,8 +269,8 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
     if knowledge.card.labels == "inferred":
         assert knowledge.model is not None
         labels = infer_labels(step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape)
-        sizes = batch_sizes(facts.images, facts)
-        turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
+        sizes = enumerate(batch_sizes(facts.images, facts))
+        turns = sorted((turn, batch) for batch, size in sizes for turn in range(size))
         order = sorted(range(len(turns)), key=lambda position: (turns[position][1], turns[position][0]))
         return labels[torch.tensor(order, device=labels.device)]
     where = f"client {target.client} in round {target.round}"
@@ -289,17 +281,14 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
             f"pass knowledge={shown({'labels': 'inferred'})}"
         )
     if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
-        raise UserError(
-            f"attack {attack!r}: {len(given)} labels for {where}, expected 1 to {most}: {facts.steps} step(s) of a "
-            f"batch of {facts.batch_size}"
-        )
+        expected = f"1 to {most}: {facts.steps} step(s) of a batch of {facts.batch_size}"
+        raise UserError(f"attack {attack!r}: {len(given)} labels for {where}, expected {expected}")
     return given
 
 
 def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge) -> int:
     """Estimate the memory of a row while its images are matched."""
-    channels, height, width = knowledge.image_shape
-    pixels = problem.labels.shape[1] * channels * height * width
+    pixels = problem.labels.shape[1] * math.prod(knowledge.image_shape)
     weights = sum(parameter.numel() for parameter in problem.model.parameters())
     # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
     return 4 * (8 * weights * problem.facts.steps + 400 * pixels)
