@@ -8,7 +8,6 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.matrices import diagonal_blocks
 from fedpriv.attacks.features.closed_form import (
     AngleStep,
-    AngleUpdate,
     fit_nonnegative,
     means_of_angle,
     recover_from_angle,
@@ -118,5 +117,3 @@ def test_what_is_missing_is_named():
     client = Client(0, [1])
     with pytest.raises(UserError, match="broadcast of client 0"):
         recover_from_angle(Observation(1, 0, client.seen(1).upload, ()), client.knowledge())
-    with pytest.raises(UserError, match="labels=given"):
-        AngleUpdate.needs.refuse("angle-update", ThreatModel(labels="inferred"))

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.features.closed_form import HeadStep, HeadUpdate, means_of_head, recover_from_head
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
+from fedpriv.attacks.features.closed_form import HeadStep, means_of_head, recover_from_head
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import Classifier
 from fedpriv.util.errors import UserError
 
@@ -46,15 +46,10 @@ def seen(features, labels, *, seed=0, learning_rate=0.1, scale=0.1):
     return Observation(1, 0, (Classifier(after),), (Classifier(before),))
 
 
-def knowledge(batch_size, *, labels=None, extractor=None, card=None, steps=1):
-    return Knowledge(
-        card=card or ThreatModel(labels="inferred" if labels is None else "given"),
-        image_shape=(1, 8, 8),
-        n_classes=CLASSES,
-        extractors={} if extractor is None else {0: extractor},
-        batch=BatchFacts(batch_size, 0.1, steps),
-        labels={} if labels is None else {(1, 0): labels},
-    )
+def knowledge(batch_size, *, labels=None, steps=1):
+    card, facts = ThreatModel(labels="inferred" if labels is None else "given"), BatchFacts(batch_size, 0.1, steps)
+    told = {} if labels is None else {(1, 0): labels}
+    return Knowledge(card, (1, 8, 8), CLASSES, batch=facts, labels=told)
 
 
 # ---------------------------------------------------------------- one image
@@ -128,14 +123,6 @@ def test_shuffled_uploads_give_somebody_elses_representation():
 
 def test_what_is_missing_is_named():
     step = seen(images_behind(0, 1), torch.tensor([0]))
-    with pytest.raises(UserError, match=r"needs the batch facts.*knowledge=\{'batch': 'known'\}"):
-        HeadUpdate()(
-            (step,),
-            knowledge(1, card=ThreatModel(batch=False)),
-            (TargetId(1, 0),),
-            seed=0,
-            device=torch.device("cpu"),
-        )
     with pytest.raises(UserError, match="holds no classifier"):
         recover_from_head(Observation(1, 0, (), step.broadcast), knowledge(1))
 

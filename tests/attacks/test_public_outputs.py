@@ -202,16 +202,7 @@ def test_the_query_by_hand():
 
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
-    blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
     one = (TargetId(1, 0, 0, 1),)
-    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*has attacker_data=none"):
-        PairedLogits()(observations, blind, one)
-    foreign = Knowledge(ThreatModel(attacker_data="other_domain"), (1, SIDE, SIDE), C)
-    with pytest.raises(UserError, match="needs attacker_data=same_domain"):
-        PairedLogits()(observations, foreign, one)
-    unlabelled = knowing(knowledge.public_images, card=ThreatModel(labels="inferred", attacker_data="same_domain"))
-    with pytest.raises(UserError, match="needs labels=given"):
-        PairedLogits()(observations, unlabelled, one)
     with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
         PairedLogits()(observations, knowledge, (TargetId(1, 0),))
     with pytest.raises(UserError, match="client 0 was alone in its rounds"):
