@@ -6,12 +6,7 @@ from compare import expect_close
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import diagonal_blocks
-from fedpriv.attacks.features.closed_form import (
-    AngleStep,
-    fit_nonnegative,
-    means_of_angle,
-    recover_from_angle,
-)
+from fedpriv.attacks.features.closed_form import AngleStep, fit_nonnegative, means_of_angle, recover_from_angle
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import AngleMatrix
 from fedpriv.util.errors import UserError

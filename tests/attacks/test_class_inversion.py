@@ -7,13 +7,7 @@ from defense_cases import build
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.inputs.outputs import (
-    as_distributions,
-    log_outputs,
-    output_distance,
-    read_outputs,
-    uploaded_output,
-)
+from fedpriv.attacks.inputs.outputs import as_distributions, log_outputs, output_distance, read_outputs, uploaded_output
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.inversion.vector import ClassInversion, whole_models

@@ -7,12 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.outputs import (
-    DISTANCES,
-    direction_distance,
-    nonzero_distance,
-    pruned_distance,
-)
+from fedpriv.attacks.inputs.outputs import DISTANCES, direction_distance, nonzero_distance, pruned_distance
 from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel

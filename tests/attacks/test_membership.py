@@ -16,12 +16,7 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.eval.inference_case import area
-from fedpriv.uploads.payloads import (
-    AngleMatrix,
-    Classifier,
-    Entangled,
-    Prototypes,
-)
+from fedpriv.uploads.payloads import AngleMatrix, Classifier, Entangled, Prototypes
 from fedpriv.util.errors import UserError
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]

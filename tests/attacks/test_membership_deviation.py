@@ -10,20 +10,9 @@ from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.inference.means import (
-    RIDGE,
-    MeanRound,
-    class_covariance,
-    estimate_member_counts,
-    read_mean_round,
-)
+from fedpriv.attacks.inference.means import RIDGE, MeanRound, class_covariance, estimate_member_counts, read_mean_round
 from fedpriv.attacks.inference.membership import MembershipInference, deviation_scores
-from fedpriv.attacks.inference.property import (
-    BY_DEVIATION,
-    PropertyInference,
-    can_count_members,
-    shares_by_counts,
-)
+from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference, can_count_members, shares_by_counts
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import Entangled, Prototypes
 

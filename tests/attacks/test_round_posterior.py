@@ -243,10 +243,7 @@ def test_the_attack_hands_over_what_it_expects():
     uploads, truth, rows = made(0, drift=0.1, common=0.3)
     seen = observations(uploads, rows)
     knowledge = Knowledge(
-        ThreatModel(rounds_seen=20),
-        (1, 8, 8),
-        N_CLASSES,
-        extractors={0: lambda images: images.flatten(1)[:, :WIDTH]},
+        ThreatModel(rounds_seen=20), (1, 8, 8), N_CLASSES, extractors={0: lambda images: images.flatten(1)[:, :WIDTH]}
     )
     targets = tuple(TargetId(20, 0, place, place) for place in range(N_CLASSES))
     found = UnmixedInversion(iterations=1, inversion="pixels")(seen, knowledge, targets, seed=0)

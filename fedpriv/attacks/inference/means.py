@@ -174,12 +174,7 @@ def rows_by_class(sent: Payload, *, every_class: bool = False) -> tuple[Tensor, 
 
 
 def read_mean_round(
-    seen: Observation,
-    knowledge: Knowledge,
-    images: Tensor,
-    values: Tensor,
-    labels: Tensor,
-    kept: Trained | None = None,
+    seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor, kept: Trained | None = None
 ) -> MeanRound:
     """Return a round of a client whose upload holds class means, or a mixture with its weights; a known defense is undone.
 

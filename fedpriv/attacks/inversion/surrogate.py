@@ -186,12 +186,7 @@ def _distance(features: Tensor, labels: Tensor, near: tuple[Tensor, Tensor]) -> 
 
 
 def shadow_clients(
-    like: Observation,
-    auxiliary: Samples,
-    n_classes: int,
-    number: int,
-    seed: int,
-    training: ShadowTraining,
+    like: Observation, auxiliary: Samples, n_classes: int, number: int, seed: int, training: ShadowTraining
 ) -> Iterator[tuple[Observation, Tensor]]:
     """Yield what simulated clients upload, of the kind and width of ``like``, and their images of each class ``(C,)``."""
     widths = [
