@@ -126,14 +126,17 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Needs:
-    """Fields of the threat model that an attack needs, each with the values that satisfy it; empty means any."""
+    """Fields of the threat model that an attack needs, each with the values that satisfy it; empty means any.
+
+    ``min_rounds`` is how many rounds of uploads it takes; ``every_extractor``: with the extractor behind each of them.
+    """
 
     extractor: tuple[ExtractorAccess, ...] = ()
     labels: tuple[LabelAccess, ...] = ()
     batch: bool = False
     attacker_data: tuple[DataAccess, ...] = ()
-    min_rounds: int = 1  # rounds of uploads that it takes
-    every_extractor: bool = False  # with the extractor behind each of them
+    min_rounds: int = 1
+    every_extractor: bool = False
 
     def together(self, other: Needs) -> Needs:
         """Return the needs of an attack of two parts."""

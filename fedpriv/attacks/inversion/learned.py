@@ -104,8 +104,8 @@ class LearnedInversion(Fitting, Attack):
 
         channels, height, width = problem.knowledge.image_shape
         size = 4 * (200 * max(channels, 16) + 20 * WIDTH) * height * width
-        vectors = uploaded_vectors(problem)
-        return fit_targets(problem, prior, vector_distance(problem), self.schedule, size, features=vectors)
+        solved = fit_targets(problem, prior, vector_distance(problem), self.schedule, size)
+        return replace(solved, features=uploaded_vectors(problem))
 
     def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
         """Return the share of the way from decoded to fitted images, learned once on images held out of the decoder."""

@@ -25,7 +25,7 @@ from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, requir
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.uploads.payloads import Prototypes, find_payload
@@ -79,24 +79,20 @@ def fit_targets(
     *,
     count: int = 1,
     restarts: int = 1,
-    features: Tensor | None = None,
 ) -> Reconstruction:
     """Fit ``count`` images under a prior to what was observed of each target."""
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        apart, numerics = by_target(rows, distance, count), problem.numerics
+        positions, numerics = torch.tensor([row.position for row in rows]), problem.numerics
+        places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
+
+        def apart(pictures: Tensor, which: Tensor) -> Tensor:
+            return distance(pictures.unflatten(1, (count, -1)), places(which))
+
         return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=numerics)
 
     steps, whole = schedule.iterations, bool(schedule.halvings)
-    return solve_rows(
-        problem,
-        solve,
-        restarts=restarts,
-        iterations=steps,
-        bytes_per_row=bytes_per_row,
-        features=features,
-        together=whole,
-    )
+    return solve_rows(problem, solve, restarts=restarts, iterations=steps, bytes_per_row=bytes_per_row, together=whole)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,17 +178,11 @@ class FittedInversion(Fitting, Attack):
         """Return the optimisation of a row of images of this shape, and the rows of a target that begin."""
         return self.schedule, self.restarts
 
-    def vectors(self, problem: AttackProblem) -> Tensor | None:
-        """Return the vectors ``(T, d)`` that images are fitted to, where these were observed."""
-        return None
-
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Fit an image to what was observed of each target."""
-        shape, distance = problem.knowledge.image_shape, self.distance(problem)
-        (schedule, starts), vectors = self.plan(shape), self.vectors(problem)
-
-        prior, size = partial(self.prior, problem), self.bytes_per_image(shape)
-        return fit_targets(problem, prior, distance, schedule, size, restarts=starts, features=vectors)
+        shape, prior = problem.knowledge.image_shape, partial(self.prior, problem)
+        (schedule, starts), size = self.plan(shape), self.bytes_per_image(shape)
+        return fit_targets(problem, prior, self.distance(problem), schedule, size, restarts=starts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +199,9 @@ class VectorInversion(FittedInversion):
     targets = VECTORS
     most_targets = 6
 
-    def vectors(self, problem: AttackProblem) -> Tensor:
-        """Return the uploaded vectors."""
-        return uploaded_vectors(problem)
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Fit an image to each vector."""
+        return replace(super().run(problem), features=uploaded_vectors(problem))
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
         """Return the distance of representations to the uploaded vectors."""

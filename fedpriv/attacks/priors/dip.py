@@ -184,7 +184,8 @@ class DeepImagePrior(Prior):
 
     def _level(self, maps: Tensor, level: int, weights: dict[str, Tensor]) -> Tensor:
         def norm(name: str, values: Tensor) -> Tensor:
-            return normalise(values, weights[f"{level}.{name}.scale"], weights[f"{level}.{name}.shift"])
+            scale, shift = (weights[f"{level}.{name}.{part}"].flatten() for part in ("scale", "shift"))
+            return functional.batch_norm(values, None, None, scale, shift, training=True)
 
         def activate(name: str, values: Tensor) -> Tensor:
             return functional.leaky_relu_(norm(name, values), _SLOPE)
@@ -251,11 +252,6 @@ def neighbours(height: int, width: int, kernel: int, device: torch.device) -> Te
     """Return zeros and ones ``(H * W, k * k * H * W)`` that take a map to its zero-padded k x k neighbourhoods."""
     each = torch.eye(height * width).view(1, -1, height, width)
     return functional.unfold(each, kernel, padding=kernel // 2).view(height * width, -1).to(device)
-
-
-def normalise(maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Batch norm in training mode of maps ``(1, N * C, H, W)``, by scale and shift ``(N, C)``."""
-    return functional.batch_norm(maps, None, None, scale.flatten(), shift.flatten(), training=True)
 
 
 def double(maps: Tensor, rows: int, height: int, width: int) -> Tensor:

@@ -23,7 +23,6 @@ from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
 from fedpriv.util.compute import FLOAT32, Numerics, free_memory, require
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.seeds import Last
 
 _CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
 _SHARE = 0.5  # share of the free memory, of a graphics card or of the machine, that a chunk may take
@@ -47,23 +46,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Solved:
-    """N rows, solved.
+    """N rows, solved."""
 
-    Attributes:
-        images: ``(N, M, c, h, w)`` in [0, 1].
-        objective: ``(N,)`` final objective of exactly these images, lower is better; not finite for a row that failed.
-        converged: ``(N,)`` bool, whether the row met the attack's convergence rule.
-        labels: ``(N, M)`` int64 labels that the row used or recovered, or -1.
-        iterations: iterations of the row that took most.
-        evaluations: ``(N,)`` int64, evaluations of the objective with its derivative.
-    """
-
-    images: Tensor
-    objective: Tensor
-    converged: Tensor
-    labels: Tensor
-    iterations: int
-    evaluations: Tensor
+    images: Tensor  # (N, M, c, h, w) in [0, 1]
+    objective: Tensor  # (N,) final, of exactly these images, lower is better; not finite for a row that failed
+    converged: Tensor  # (N,) bool, whether the row met the attack's convergence rule
+    labels: Tensor  # (N, M) int64 that the row used or recovered, or -1
+    iterations: int  # of the row that took most
+    evaluations: Tensor  # (N,) int64, of the objective with its derivative
 
     def of_each(self, change: Callable[[Tensor, str], Tensor], evaluations: Tensor) -> Solved:
         """Return the same with every tensor changed, by its values and its name, but for the evaluations."""
@@ -80,13 +70,6 @@ Solver = Callable[[Sequence[Row], Tick], Solved]
 
 TargetDistance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)`` distances to the uploads."""
-
-
-def by_target(rows: Sequence[Row], distance: TargetDistance, count: int = 1) -> Distance:
-    """Return a distance of rows' pictures, each of ``count`` images, from one by targets."""
-    positions = torch.tensor([row.position for row in rows])
-    places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-    return lambda pictures, which: distance(pictures.unflatten(1, (count, -1)), places(which))
 
 
 def fit_rows(
@@ -209,13 +192,12 @@ def solve_rows(
     restarts: int,
     iterations: int,
     bytes_per_row: int,
-    features: Tensor | None = None,
     together: bool = False,
 ) -> Reconstruction:
     """Solve every row in chunks and keep each target's restart with the lowest objective; refuse more than memory holds.
 
     The chunk size follows from ``bytes_per_row`` where the problem names none; ``together`` keeps all rows of a target in
-    one chunk. Images are fitted to ``features`` ``(T, d)``, if any.
+    one chunk.
     """
     rows, parts = _all_rows(problem, restarts), list[tuple[range, Solved]]()
 
@@ -233,7 +215,7 @@ def solve_rows(
 
     for part in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
         parts.append(part)
-    return replace(_best_restarts(problem.targets, restarts, joined(parts)), features=features)
+    return _best_restarts(problem.targets, restarts, joined(parts))
 
 
 def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved) -> Reconstruction:

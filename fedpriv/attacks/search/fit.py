@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,27 +26,16 @@ def cooling(progress: float) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Course and stop rules of an optimisation; only the objective decides.
+    """Course and stop rules of an optimisation; only the objective decides."""
 
-    Attributes:
-        iterations: most steps of a row.
-        learning_rate: Adam's step size.
-        anneal: let the step size fall to zero along half a cosine.
-        average: decay of the running mean of the images shown, in [0, 1); 0 is no averaging.
-        tolerance: a row is finished when its objective falls below.
-        patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
-        fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
-        halvings: shares of the iterations, ascending, at each of which the worse half of the rows of every target ends.
-    """
-
-    iterations: int
-    learning_rate: float
-    anneal: bool = False
-    average: float = 0.0
-    tolerance: float = 1e-3
-    patience: int = 300
-    fits: float = 0.0
-    halvings: tuple[float, ...] = ()
+    iterations: int  # of a row, at most
+    learning_rate: float  # Adam's step size
+    anneal: bool = False  # let the step size fall to zero along half a cosine
+    average: float = 0.0  # decay of the running mean of the images shown, in [0, 1); 0 is no averaging
+    tolerance: float = 1e-3  # a row is finished when its objective falls below
+    patience: int = 300  # a row is finished when its lowest objective has not fallen by 1 % for so many steps
+    fits: float = 0.0  # distance, penalties aside, at which an image counts as found; the search goes on below it
+    halvings: tuple[float, ...] = ()  # shares of the iterations at each of which the worse half of a target's rows ends
 
 
 class Adam:
@@ -95,23 +85,11 @@ class Adam:
             [values[number] for number in moved]
             for values in (self.parameters, self._means, self._squares, self._taken)
         )
+        slopes = [_laid_out_as(self.parameters[number], gradients[number]) for number in moved]
         update = adamw if self._weight_decay else adam
-        update(
-            parameters,
-            [_laid_out_as(self.parameters[number], gradients[number]) for number in moved],
-            means,
-            squares,
-            [],
-            taken,
-            fused=self._fused,
-            amsgrad=False,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            lr=self.learning_rate,
-            weight_decay=self._weight_decay,
-            eps=self._epsilon,
-            maximize=False,
-        )
+        known: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self._weight_decay, "eps": self._epsilon}
+        known |= {"beta1": self._betas[0], "beta2": self._betas[1], "amsgrad": False, "maximize": False}
+        update(parameters, slopes, means, squares, [], taken, fused=self._fused, **known)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of every parameter only (int64 positions on the device of the parameters)."""
