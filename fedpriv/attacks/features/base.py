@@ -191,9 +191,6 @@ def as_uploads(
     return tuple(uploads)
 
 
-# ---------------------------------------------------------------- all rounds
-
-
 class _Version(NamedTuple):
     """Rows ``(n, d)`` as they were uploaded in a round, and the extractor and defenses that they came through."""
 

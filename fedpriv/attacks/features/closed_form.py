@@ -51,9 +51,6 @@ Head = tuple[Tensor, Tensor]
 """Weight ``(C, d)`` and bias ``(C,)``."""
 
 
-# ---------------------------------------------------------------- the attacks
-
-
 @dataclass(frozen=True, kw_only=True)
 class HeadUpdate(RecoverThenInvert):
     """Recover class means (or the one representation) from a head's newest update, then invert each.
@@ -89,9 +86,6 @@ class AngleUpdate(RecoverThenInvert):
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
         return _recovered(problem, partial(recover_from_angle, seed=problem.seed))
-
-
-# ---------------------------------------------------------------- from uploads to class means
 
 
 @dataclass(frozen=True)
@@ -268,9 +262,6 @@ def _angle_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> A
     change = (diagonal_blocks(before, len(after)) - after) / facts.learning_rate
     weight, bias = knowledge.heads[seen.client]
     return AngleStep(change, before, (weight.double(), bias.double()), shares)
-
-
-# ---------------------------------------------------------------- algebra
 
 
 def means_of_head(step: HeadStep, classes: Tensor) -> ClassMeans:

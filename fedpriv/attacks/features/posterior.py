@@ -140,9 +140,6 @@ def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
 
 
-# ---------------------------------------------------------------- the posterior
-
-
 @dataclass(frozen=True)
 class Variances:
     """Hyperparameters: e, b', nu, q, a (variances in units of that of a class's own part), beta, b and gamma."""
@@ -393,9 +390,6 @@ def _least_squares(moments: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.linalg.solve(shapes + ridge, mixed[..., None])[..., 0]
     left = moment - (scales * mixed).sum(1)
     return scales, left.clamp_min(1e-14 * moment.clamp_min(_SMALLEST))
-
-
-# ---------------------------------------------------------------- hidden weights
 
 
 def infer_hidden(sent: Uploads, shapes: Sequence[Shape] = ()) -> tuple[RoundPosterior, Tensor]:

@@ -366,6 +366,29 @@ class InvertingGradients(GradientMatching):
             info = TargetInfo(count, apart is not None, determined, has_own_images(knowledge), misled)
             configs.append(self.configs(network, info))
 
+        def walk(
+            rows: Sequence[Row], tick: Tick, iterations: int, configs: Sequence[SearchConfig], start: Tensor
+        ) -> Solved:
+            """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
+            first, matching = configs[0], updates.matching(matcher, rows)
+            known = updates.probabilities(rows, knowledge.n_classes)
+            steps, _, labels = updates.of(rows)
+            frame = frame_of(knowledge, problem.trained, labels) if first.framed else None
+            if first.curved:
+                result = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
+            else:
+                beside = self._strangeness(problem) if first.learned else None
+                result = AdamSearch(iterations, matching, known, start, configs, beside, frame).optimise(tick)
+            images, distance, evaluations = result
+            return Solved(
+                images=updates.shown(rows, images),
+                objective=distance.clamp_min(0) * (_FLAT + absolute_variation(images)).square(),
+                converged=matching.explained(images, known) < _CONVERGED,
+                labels=updates.shown(rows, labels),
+                iterations=int(evaluations.max()),
+                evaluations=evaluations,
+            )
+
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
             group = [configs[row.position][row.restart % len(configs[0])] for row in rows]
             start = self._starts(problem, updates, rows, group) if begun is None else begun
@@ -378,44 +401,11 @@ class InvertingGradients(GradientMatching):
                     tick((before + number * many) // len(rows))
 
                 own_rows, own_configs = [rows[place] for place in places], [group[place] for place in places]
-                searched = self._walk(problem, updates, matcher, own_rows, tell, iterations, own_configs, start[places])
-                parts.append((places, searched))
+                parts.append((places, walk(own_rows, tell, iterations, own_configs, start[places].to(problem.device))))
             return joined(parts)
 
         rungs = ladder(self.restarts * len(configs[0]), self.iterations, _TRIAL, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
-
-    def _walk(
-        self,
-        problem: AttackProblem,
-        updates: StepProblem,
-        matcher: Matcher,
-        rows: Sequence[Row],
-        tick: Tick,
-        iterations: int,
-        configs: Sequence[SearchConfig],
-        start: Tensor,
-    ) -> Solved:
-        """Go on with rows whose settings are of one kind, from images ``(N, M, c, h, w)``."""
-        start, first = start.to(problem.device), configs[0]
-        matching = updates.matching(matcher, rows)
-        known = updates.probabilities(rows, problem.knowledge.n_classes)
-        steps, _, labels = updates.of(rows)
-        frame = frame_of(problem.knowledge, problem.trained, labels) if first.framed else None
-        if first.curved:
-            result = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
-        else:
-            beside = self._strangeness(problem) if first.learned else None
-            result = AdamSearch(iterations, matching, known, start, configs, beside, frame).optimise(tick)
-        images, distance, evaluations = result
-        return Solved(
-            images=updates.shown(rows, images),
-            objective=distance.clamp_min(0) * (_FLAT + absolute_variation(images)).square(),
-            converged=matching.explained(images, known) < _CONVERGED,
-            labels=updates.shown(rows, labels),
-            iterations=int(evaluations.max()),
-            evaluations=evaluations,
-        )
 
     def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
         """Return the weighted strangeness ``(N,)`` of images ``(N, M, c, h, w)`` to the attacker's denoiser."""

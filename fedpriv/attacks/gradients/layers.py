@@ -21,6 +21,7 @@ from torch.nn import functional
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.separation import LabelSlopes, LinearGradient, Parts, members_of_head
 from fedpriv.attacks.gradients.update import HEAD, RANDOM, LocalStep, Weights, equal_weights
+from fedpriv.models import ImageShape
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -75,11 +76,11 @@ class LayerViews:
 
     def of(self, name: str, weights: Weights) -> LayerInputs:
         """Return the map to a layer's inputs."""
-        for layer, others, view in self._made:
-            if layer == name and equal_weights(others, weights):
-                return view
-        view = LayerInputs(self._model, weights, name, self._device)
-        self._made.append((name, weights, view))
+        made = (view for layer, others, view in self._made if layer == name and equal_weights(others, weights))
+        view = next(made, None)
+        if view is None:
+            view = LayerInputs(self._model, weights, name, self._device)
+            self._made.append((name, weights, view))
         return view
 
 
@@ -101,7 +102,7 @@ class _Passage(NamedTuple):
     output: Tensor
 
 
-def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Passage]:
+def _passages(probe: nn.Module, image_shape: ImageShape) -> list[_Passage]:
     passed: list[_Passage] = []
     random: list[str] = []
     norms: list[str] = []
@@ -121,7 +122,7 @@ def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Pass
     return passed
 
 
-def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, frozenset[str]]:
+def readable_layers(model: nn.Module, image_shape: ImageShape) -> dict[str, frozenset[str]]:
     """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
 
     Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
@@ -132,13 +133,12 @@ def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict
     for layer in _passages(probe, image_shape):
         if layer.vectors and not layer.random:
             slopes = torch.autograd.grad(layer.output.sum(), weights, retain_graph=True, allow_unused=True)
-            results[layer.name] = frozenset(
-                name for name, slope in zip(names, slopes, strict=True) if slope is not None
-            )
+            pairs = zip(names, slopes, strict=True)
+            results[layer.name] = frozenset(name for name, slope in pairs if slope is not None)
     return results
 
 
-def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
+def first_linear(model: nn.Module, image_shape: ImageShape, sent: Collection[str]) -> str:
     """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
 
     Refuses where there is none, or batch normalisation stands before it (then what goes in depends on the batch).
@@ -151,16 +151,12 @@ def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Coll
         if usable and {f"{layer.name}.weight", f"{layer.name}.bias"} <= set(sent):
             return layer.name
     normed = next((layer.normed for layer in passed if layer.normed), "")
-    raise UserError(
-        "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
-        + (f", without batch normalisation before it ({normed})" if normed else "")
-        + "; use inverting-gradients for this network"
-    )
+    wanted = "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
+    beside = f", without batch normalisation before it ({normed})" if normed else ""
+    raise UserError(f"{wanted}{beside}; use inverting-gradients for this network")
 
 
-def as_affine(
-    inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device
-) -> tuple[float, float] | None:
+def as_affine(inputs: LayerInputs, image_shape: ImageShape, device: torch.device) -> tuple[float, float] | None:
     """Return (scale, shift) where a layer takes ``scale * pixels + shift``, pixels in row-major order; else None."""
     draw = torch.Generator().manual_seed(0)
     dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
@@ -175,7 +171,7 @@ def as_affine(
 
 
 def logits_behind(
-    model: nn.Module, weights: Weights, layer: str, image_shape: tuple[int, int, int]
+    model: nn.Module, weights: Weights, layer: str, image_shape: ImageShape
 ) -> Callable[[Tensor], Tensor]:
     """Return the map from a layer's outputs ``(n, m)`` to logits ``(n, C)``, in evaluation mode, for any images."""
     network = copy.deepcopy(model).eval()
@@ -199,9 +195,7 @@ def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_
     if not logits.requires_grad:  # the layer stands beside what leads to them
         return point.new_zeros(len(point), n_classes, point.shape[1])
     losses = -functional.log_softmax(logits, 1)
-    each = [
-        torch.autograd.grad(losses[:, label].sum(), point, retain_graph=True)[0] for label in range(losses.shape[1])
-    ]
+    each = [torch.autograd.grad(loss.sum(), point, retain_graph=True)[0] for loss in losses.T]
     return torch.stack(each, 1)
 
 
@@ -399,7 +393,7 @@ def _assigned(costs: Tensor) -> Tensor:
     return torch.as_tensor(linear_sum_assignment(costs.numpy())[1])
 
 
-def _reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, int]) -> bool:
+def _reachable(view: LayerInputs, inputs: Tensor, image_shape: ImageShape) -> bool:
     """False where inputs are negative though those of random images never are: behind a ReLU a wrong part shows itself."""
     probes = torch.rand(_PROBES, *image_shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -30,6 +30,7 @@ from fedpriv.attacks.gradients.update import (
 from fedpriv.attacks.inputs.outputs import squared_length
 from fedpriv.attacks.observation import BatchFacts, Statistics
 from fedpriv.attacks.search.lbfgs import Evaluate
+from fedpriv.models import ImageShape
 
 _LOOPED = 500_000  # parameters from which, on a CPU, candidates with own weights are faster one by one than vectorised
 _STATISTICS = 0.01  # weight of the distance between statistics before batch norms
@@ -81,12 +82,7 @@ class Matcher:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        image_shape: tuple[int, int, int],
-        facts: BatchFacts,
-        device: torch.device,
-        proximal: float = 0.0,
+        self, model: nn.Module, image_shape: ImageShape, facts: BatchFacts, device: torch.device, proximal: float = 0.0
     ) -> None:
         self._facts, self._proximal = facts, proximal
         self._alone, self.together = StepModel(model, device), RowGradients(model, image_shape, device)
@@ -105,20 +101,17 @@ class Matcher:
         ``known`` has, or lacks, the inputs of each step's readout and the weight of the mean relative squared distance from
         them; ``statistics`` are N before batch norms. Both may be empty.
         """
-        kinds = [
-            (step.sizes or tuple(batch_sizes(count, self._facts)), step.readout)
-            for step, count in zip(steps, counts, strict=True)
-        ]
+        pairs = zip(steps, counts, strict=True)
+        kinds = [(step.sizes or tuple(batch_sizes(count, self._facts)), step.readout) for step, count in pairs]
         # Those of one pass may each have a head of their own.
         one_head = not self.together.supported or any(len(sizes) > 1 for sizes, _ in kinds)
         alike: list[list[int]] = []
         for row, step in enumerate(steps):
             for rows in alike:
                 first = steps[rows[0]]
-                same = (
-                    equal_weights(first.fixed, step.fixed) if one_head else _shapes(first.fixed) == _shapes(step.fixed)
-                )
-                if kinds[rows[0]] == kinds[row] and same and equal_weights(first.weights, step.weights):
+                alike_heads = equal_weights if one_head else _equal_shapes
+                same = kinds[rows[0]] == kinds[row] and alike_heads(first.fixed, step.fixed)
+                if same and equal_weights(first.weights, step.weights):
                     rows.append(row)
                     break
             else:
@@ -230,8 +223,8 @@ class Matching:
         return [(places.to(group.norms.device), group.of(match.int().argmax(1)[places], projection))]
 
 
-def _shapes(values: Weights) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in values.items()}
+def _equal_shapes(first: Weights, second: Weights) -> bool:
+    return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
 
 
 def _group(
@@ -250,10 +243,8 @@ def _group(
         fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in fixed}
     norms = torch.stack([value.square().flatten(1).sum(1) for value in target.values()]).sum(0).sqrt()
     each = [statistics[row] for row in rows] if statistics else []
-    stacked = {
-        name: (torch.stack([entry[name][0] for entry in each]), torch.stack([entry[name][1] for entry in each]))
-        for name in (each[0] if each else ())
-    }
+    both = {name: list(zip(*[entry[name] for entry in each], strict=True)) for name in (each[0] if each else ())}
+    stacked = {name: (torch.stack(means), torch.stack(variances)) for name, (means, variances) in both.items()}
     inputs = _inputs([known[row] for row in rows]) if known else None
     return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, own_fixed, inputs, stacked)
 

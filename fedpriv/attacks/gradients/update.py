@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
+from fedpriv.models import ImageShape
 from fedpriv.models.split import VariationalBottleneck
 from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.errors import UserError, shown
@@ -216,14 +217,10 @@ def _stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
     def stacked(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
+    wanted, signs = stacked([entry.wanted for entry in projections]), projections[0].signs
     limits = [entry.limits for entry in projections if entry.limits is not None]
     sizes = [entry.relative for entry in projections if entry.relative is not None]
-    return SentEntries(
-        stacked([entry.wanted for entry in projections]),
-        projections[0].signs,
-        torch.cat(limits) if limits else None,
-        stacked(sizes) if sizes else None,
-    )
+    return SentEntries(wanted, signs, torch.cat(limits) if limits else None, stacked(sizes) if sizes else None)
 
 
 RANDOM = (nn.modules.dropout._DropoutNd, VariationalBottleneck)
@@ -271,10 +268,9 @@ def local_step(
     fixed: Weights = {}
     if update.before.keys() != shapes.keys():
         if head is None:
-            raise UserError(
-                f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
-                f"its gradient needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
-            )
+            granted = f"needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
+            where = f"client {seen.client} in round {seen.round}"
+            raise UserError(f"{where}: an extractor is trained through a private head; matching its gradient {granted}")
         fixed = private_head(head, update.before)
     return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)
 
@@ -373,9 +369,7 @@ def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, 
     return gradient[names[-1]], bias
 
 
-def infer_labels(
-    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
-) -> Tensor:
+def infer_labels(step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: ImageShape) -> Tensor:
     """Return the labels of a step's images ``(n,)``, as a multiset, by the head's gradient where that was sent."""
     if step.fixed:
         return labels_through_head(step, model, count, n_classes, image_shape)
@@ -404,7 +398,7 @@ def labels_of_head(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tens
 
 
 def labels_through_head(
-    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
+    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: ImageShape
 ) -> Tensor:
     """Return the labels of an extractor's batch ``(n,)``, as a multiset, ascending; ``step.fixed`` holds its head."""
     device = next(iter(step.gradient.values())).device

@@ -110,9 +110,6 @@ def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> Cl
     return ClassCovariance(means, features.mean(0), numbers, directions, variances + least, least)
 
 
-# ---------------------------------------------------------------- rounds
-
-
 @dataclass(frozen=True)
 class MeanRound:
     """One round of a client's means as the attacker sees it; all float64."""

@@ -198,9 +198,6 @@ def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Kno
     return other.client in (knowledge.heads if private else knowledge.extractors)
 
 
-# ---------------------------------------------------------------- calibration
-
-
 def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
     """Return the mean over rounds of scores ``(n,)``, each less its median and over its spread; one round as it is.
 

@@ -71,9 +71,6 @@ def target_feature(observations: Sequence[Observation], target: TargetId, kinds:
     return rows[target.index]
 
 
-# ---------------------------------------------------------------- classes and counts in clear
-
-
 @dataclass(frozen=True)
 class Said:
     """Classes of a client's images, and how many there are of each, as its uploads say in clear."""

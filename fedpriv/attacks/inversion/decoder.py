@@ -74,9 +74,6 @@ _PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
 """Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
 
 
-# ---------------------------------------------------------------- the attack
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecoderInversion(Attack):
     """Train one decoder for all clients' extractors, then decode the vectors of the targets.
@@ -172,7 +169,8 @@ class DecoderInversion(Attack):
             values = images.new_zeros(len(images))
             for match, apart in distances.items():
                 places = torch.tensor([index for index, other in enumerate(believed) if other == match])
-                values[places.to(images.device)] = apart(images[places.to(images.device)], places)
+                there = places.to(images.device)
+                values[there] = apart(images[there], places)
             return values
 
         return distance
@@ -375,9 +373,6 @@ def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsa
     return [problem.knowledge.defended.get((rounds.get(client, last), client), undefended) for client in clients]
 
 
-# ---------------------------------------------------------------- pairs to learn from
-
-
 @dataclass(frozen=True)
 class Pairs:
     """Representations and the images that they should become."""
@@ -413,9 +408,6 @@ def through_defenses(known: Pairs, defended: Sequence[Rehearsal], seed: int) -> 
         return replace(known, features=[of_client[0] for of_client in drawn])
     again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(len(times)))
     return replace(again, features=[torch.cat(of_client) for of_client in drawn])
-
-
-# ---------------------------------------------------------------- the network
 
 
 class _Network(nn.Module):

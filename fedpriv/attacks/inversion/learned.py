@@ -132,9 +132,6 @@ def _decoded(problem: AttackProblem) -> Tensor:
     return DecoderInversion(refine_steps=0).run(replace(problem, progress=None)).images
 
 
-# ---------------------------------------------------------------- the denoiser
-
-
 class Denoiser(nn.Module):
     """A network that takes noise off images ``(n, c, h, w)``; starts as the identity.
 

@@ -44,6 +44,9 @@ _CONCENTRATIONS = (0.1, 0.3, 1.0)  # of the Dirichlet distributions of simulated
 Extractor = Callable[[Tensor], Tensor]
 """Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode."""
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(images, labels) -> the mean loss."""
+
 ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 """An extractor, and its head's weight ``(C, d)`` and bias ``(C,)``."""
 
@@ -146,7 +149,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
 def train_substitute(
     model: SplitModel,
     samples: Samples,
-    loss_of: Callable[[Tensor, Tensor], Tensor],
+    loss_of: Loss,
     training: ShadowTraining,
     rng: torch.Generator,
     *,

@@ -27,12 +27,11 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_gener
 from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
+from fedpriv.models import ImageShape
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.uploads.payloads import Prototypes, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
-
-ImageShape = tuple[int, int, int]
 
 FITS = 3e-3
 """Relative feature distance at which an image counts as found: images 20 dB from the true one lie farther, nine in ten."""
@@ -366,9 +365,6 @@ class PixelInversion(VectorInversion):
         """Estimate the memory of one image's way through an extractor and back."""
         channels, height, width = image_shape
         return 4 * 200 * max(channels, 16) * height * width
-
-
-# ---------------------------------------------------------------- class outputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,9 +220,6 @@ def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
     return images
 
 
-# ---------------------------------------------------------------- pixels
-
-
 def total_variation(images: Tensor) -> Tensor:
     """Return the mean over positions of ``sqrt((right - here)^2 + (below - here)^2)`` of each image ``(N, c, h, w)``.
 
