@@ -38,16 +38,9 @@ class Client:
         after = diagonal_blocks(self.angle - RATE * self.gradient(), n_blocks).float()
         return Observation(1, 0, (AngleMatrix(after),), (AngleMatrix(self.angle[None].float()),))
 
-    def knowledge(self, extractors=None):
-        return Knowledge(
-            card=ThreatModel(),
-            image_shape=(1, 8, 8),
-            n_classes=CLASSES,
-            extractors=extractors or {},
-            heads={0: (self.weight.float(), self.bias.float())},
-            batch=BatchFacts(len(self.labels), RATE, 1),
-            labels={(1, 0): self.labels},
-        )
+    def knowledge(self):
+        heads, facts = {0: (self.weight.float(), self.bias.float())}, BatchFacts(len(self.labels), RATE, 1)
+        return Knowledge(ThreatModel(), (1, 8, 8), CLASSES, heads=heads, batch=facts, labels={(1, 0): self.labels})
 
 
 def error(found, true):

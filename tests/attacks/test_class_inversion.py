@@ -56,9 +56,8 @@ def upload_of(model, digits, classes, *, softmax=True):
 
 def knowledge_of(*models):
     heads = {client: (one.head.weight, one.head.bias) for client, one in enumerate(models)}
-    return Knowledge(
-        ThreatModel(), SHAPE, 10, extractors={c: one.represent for c, one in enumerate(models)}, heads=heads
-    )
+    extractors = {client: one.represent for client, one in enumerate(models)}
+    return Knowledge(ThreatModel(), SHAPE, 10, extractors=extractors, heads=heads)
 
 
 @pytest.mark.parametrize("softmax", [True, False])

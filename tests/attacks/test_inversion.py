@@ -195,40 +195,18 @@ def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(
     assert shuffled > 2 * adapted
 
 
-# ---------------------------------------------------------------- extractors of several clients
-
-LARGE = (1, 28, 28)
-
-
-def network(name, seed, **more):
-    return build_model(Blueprint(name, LARGE, 10, 16, **more), seed).eval().requires_grad_(False)
-
-
-NAMES = ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
-OWNERS = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
-
-
-@pytest.fixture(scope="module")
-def six():
-    models = [network(name, seed) for seed, name in enumerate(NAMES)]
-    return Knowledge(ThreatModel(), LARGE, 10, extractors={k: one.represent for k, one in enumerate(models)})
-
-
-def drawn(number=11):
-    return torch.rand(number, *LARGE, generator=torch.Generator().manual_seed(0)).requires_grad_()
-
-
-def one_by_one(six, shown):
-    return torch.stack([six.extractors[int(k)](image[None])[0] for k, image in zip(OWNERS, shown, strict=True)])
-
-
-def test_each_image_meets_its_own_clients_network(six):
-    shown, call = drawn(), OwnExtractors(six)
+def test_each_image_meets_its_own_clients_network():
+    shape, names = (1, 28, 28), ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
+    made = enumerate(Blueprint(name, shape, 10, 16) for name in names)
+    models = {k: build_model(blueprint, k).eval().requires_grad_(False).represent for k, blueprint in made}
+    owners = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
+    shown = torch.rand(11, *shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    call = OwnExtractors(Knowledge(ThreatModel(), shape, 10, extractors=models))
     for _ in range(2):
-        found = call(shown, OWNERS)
-    expected = one_by_one(six, shown)
+        found = call(shown, owners)
+    expected = torch.stack([models[int(k)](image[None])[0] for k, image in zip(owners, shown, strict=True)])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     (gradient,), (wanted,) = (torch.autograd.grad(values, shown, along) for values in (found, expected))
     torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-5)
-    expect_same(call(shown[:1], OWNERS[1:2]), six.extractors[0](shown[:1]))  # other owners
+    expect_same(call(shown[:1], owners[1:2]), models[0](shown[:1]))  # other owners

@@ -51,19 +51,12 @@ def observe(model, images, labels, energy=None, kind=Model, steps=1, loss=functi
     return Observation(1, 0, (kind(after),), (kind(before),))
 
 
-def run(model, seen, labels, attack=None, steps=1, given=True, **rest):
+def run(model, seen, labels, attack=None, steps=1, given=True):
     kind = seen.upload[0].kind
-    knowledge = Knowledge(
-        ThreatModel(labels="given" if given else "inferred"),
-        SHAPE,
-        10,
-        model=model,
-        batch=BatchFacts(len(labels), RATE, steps),
-        labels={(1, 0): labels.repeat(steps)} if given else {},
-    )
-    return (attack or LinearLayer())(
-        (seen,), knowledge, list_targets([seen], kind), **({"seed": 0, "device": CPU} | rest)
-    )
+    card, facts = ThreatModel(labels="given" if given else "inferred"), BatchFacts(len(labels), RATE, steps)
+    told = {(1, 0): labels.repeat(steps)} if given else {}
+    knowledge = Knowledge(card, SHAPE, 10, model=model, batch=facts, labels=told)
+    return (attack or LinearLayer())((seen,), knowledge, list_targets([seen], kind), seed=0, device=CPU)
 
 
 def psnr(guess, truth):

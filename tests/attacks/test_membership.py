@@ -53,11 +53,8 @@ def test_the_one_image_behind_a_prototype_scores_highest():
 
 
 def test_distances_beside_the_others_by_hand():
-    own, others = (
-        torch.tensor([1.0, 0.0, torch.inf]),
-        [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])],
-    )
-    found = calibrate_by_other_clients(own, others)
+    others = [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])]
+    found = calibrate_by_other_clients(torch.tensor([1.0, 0.0, torch.inf]), others)
     assert found[0] == pytest.approx(0.5 * np.log(6))  # the mean of log 4 and log 9
     assert found[1] == pytest.approx(-np.log(1e-9))  # one of the others speaks of it, at distance 1
     assert found[2] == -torch.inf

@@ -75,13 +75,10 @@ def test_two_rounds_of_one_class_by_hand():
     # Of own part 1, drift and noise 1: the uploads' covariance is (3 1; 1 2), theirs with the prototype (1 1), and (1 1)
     # times the inverse is (1/5 2/5).
     one = uploads_of(torch.zeros(2, 1), torch.ones(2, 1))
-    expect_close(
-        gains(one, replace(BARE, noise=1, drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
-    )
+    wanted = torch.tensor([[0.2, 0.4]], dtype=torch.float64)
+    expect_close(gains(one, replace(BARE, noise=1, drift=1)), wanted, atol=1e-9)
     # A common drift of 1 does the same to a single class; a part in its round alone belongs to the last prototype too.
-    expect_close(
-        gains(one, replace(BARE, noise=1, common_drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
-    )
+    expect_close(gains(one, replace(BARE, noise=1, common_drift=1)), wanted, atol=1e-9)
     # (2 1; 1 2), with the prototype (1 2): all of the last upload, nothing of the first.
     expect_close(gains(one, replace(BARE, per_round=1)), torch.tensor([[0.0, 1.0]], dtype=torch.float64), atol=1e-9)
 
