@@ -204,10 +204,7 @@ class RoundPosterior:
 
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
-    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with shapes that are known.
-
-    Of the ``bounds`` of drift only the first counts, where no shape is as of the last round alone.
-    """
+    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with known shapes."""
     last_round_alone = any(shape.by_round is None for shape in shapes)
     parts = [_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])]
     means, distances, directions, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
@@ -301,10 +298,7 @@ def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weig
 
 
 def _likeliest(problem: _Problem, most_drift: float) -> Variances:
-    """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains.
-
-    No drift from one round to the next is above ``most_drift``.
-    """
+    """Return the likeliest hyperparameters, along one grid after another; no drift in a round above ``most_drift``."""
     most = most_drift * (1 + 1e-6)
     grid = {name: [v for v in values if not name.endswith("drift") or v <= most] for name, values in _GRID.items()}
     results = []

@@ -102,10 +102,7 @@ class PooledBatch(Attack):
 
 
 def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, dict[int, int]]:
-    """Return the clients of a target's round as one, under the number of the first, and the images of each, in order.
-
-    Refuses rounds whose mean is no update of one batch.
-    """
+    """Return the clients of a round of one step as one, numbered as the first, and the images of each."""
     knowledge, round_ = problem.knowledge, target.round
     clients = [seen.client for seen in problem.observations if seen.round == round_]
     facts = [require_facts("pooled", knowledge, client) for client in clients]

@@ -125,10 +125,7 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
 
 
 def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings over pixels that are worth a trial in so many evaluations, the likeliest first.
-
-    The more images, the more total variation weighs. L-BFGS is for single images behind smooth networks.
-    """
+    """Return the settings over pixels that are worth a trial in so many evaluations, the likeliest first."""
     count, relaxed = target.count, min(1.0, (_SHORT / iterations) ** _RELAXED)
     variation = 2.0 if network.normed else min(0.12 * count, 1.0)
     if network.kinked:
@@ -144,10 +141,7 @@ def choose_configs(network: NetworkKind, target: TargetInfo, iterations: int) ->
 
 
 def choose_framed_configs(network: NetworkKind, target: TargetInfo, iterations: int) -> tuple[SearchConfig, ...]:
-    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first.
-
-    Where the update misleads, the prior weighs 300 times as much; behind kinks total variation weighs as much as it.
-    """
+    """Return the settings in coordinates of a spectrum that are worth a trial, the likeliest first."""
     short = _SHORT / iterations
     weight = 0.1 * min(target.count, 3) * min(1.0, short) ** _RELAXED
     if target.misled:
@@ -266,10 +260,7 @@ def optimise_by_lbfgs(
     tick: Tick,
     frame: Frame | None = None,
 ) -> SearchResult:
-    """Follow the squared distance of N rows down by L-BFGS, without prior and without a box, as :class:`AdamSearch`.
-
-    ``scale`` ``(N,)`` is the squared norm of what is matched.
-    """
+    """Follow the squared distance of N rows down by L-BFGS, without prior and box; ``scale`` ``(N,)`` are squared norms."""
 
     def images_at(points: Tensor, rows: Tensor | None = None) -> Tensor:
         if frame is not None:

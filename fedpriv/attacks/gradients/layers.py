@@ -39,10 +39,7 @@ class _Reached(Exception):
 
 
 class LayerInputs:
-    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably.
-
-    Each is ``alone`` where what it puts into the layer does not depend on the others of its batch.
-    """
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably."""
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
         self._model = copy.deepcopy(model).eval().requires_grad_(False).to(device)
@@ -55,6 +52,7 @@ class LayerInputs:
         own = {f"{name}.{part}" for part, _ in layer.named_parameters()}
         there = {part for part, _ in self._model.named_parameters()} - own
         self._weights = {part: value.to(device) for part, value in weights.items() if part in there}
+        # What an image puts into the layer does not depend on the others of its batch.
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -123,10 +121,7 @@ def _passages(probe: nn.Module, image_shape: ImageShape) -> list[_Passage]:
 
 
 def readable_layers(model: nn.Module, image_shape: ImageShape) -> dict[str, frozenset[str]]:
-    """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
-
-    Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
-    """
+    """Return the linear layers with bias that take one vector an image, and the parameters that each depends on."""
     probe = copy.deepcopy(model).eval().requires_grad_(True)
     names, weights = zip(*probe.named_parameters(), strict=True)
     results = {}
@@ -200,10 +195,7 @@ def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_
 
 
 def rectified_head(behind: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None.
-
-    Computed with ``like`` ``(m,)``'s device and type.
-    """
+    """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None."""
     point = like.new_ones(1, len(like)).requires_grad_()
     logits = behind(point)
     if not logits.requires_grad:

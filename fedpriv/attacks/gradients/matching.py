@@ -96,11 +96,7 @@ class Matcher:
         known: Sequence[tuple[Known, float] | None] = (),
         statistics: Sequence[Statistics] = (),
     ) -> Matching:
-        """Return the comparison with N steps of so many images, one a candidate.
-
-        ``known`` has, or lacks, the inputs of each step's readout and the weight of the mean relative squared distance from
-        them; ``statistics`` are N before batch norms. Both may be empty.
-        """
+        """Return the comparison with N steps of so many images, one a candidate."""
         pairs = zip(steps, counts, strict=True)
         kinds = [(step.sizes or tuple(batch_sizes(count, self._facts)), step.readout) for step, count in pairs]
         # Those of one pass may each have a head of their own.
@@ -167,10 +163,7 @@ class Matching:
         return self._over_groups(images, labels, rows, squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
-        """Return the squared distance and its derivative as a function of points ``(R, D)`` and candidates' numbers.
-
-        ``shown`` returns the images and labels of both.
-        """
+        """Return the squared distance and its derivative at points ``(R, D)``; ``shown`` makes images and labels of these."""
 
         def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             points = points.detach().requires_grad_()

@@ -116,10 +116,7 @@ class _Passage(NamedTuple):
 
 
 class RowGradients:
-    """The loss of :class:`fedpriv.attacks.gradients.update.StepModel`, for all candidates that share weights in one pass.
-
-    It is ``supported`` where every parameter is of a layer of a known kind that is passed once.
-    """
+    """The loss of :class:`fedpriv.attacks.gradients.update.StepModel`, for all candidates that share weights in one pass."""
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
         self._model = copy.deepcopy(model).requires_grad_(False)
@@ -238,10 +235,7 @@ def _layer_gradient(passage: _Passage, delta: Tensor, rows: int) -> dict[str, Te
 
 
 class _KernelGradient(torch.autograd.Function):
-    """The gradient of a convolution's weight ``(R, O, C / groups, k, k)``, candidates being groups of one convolution.
-
-    Of maps ``(R, n, C, h, w)`` and the derivative ``(R, n, O, H, W)`` at what came out.
-    """
+    """The gradient of a convolution's weight ``(R, O, C / groups, k, k)``, candidates being groups of one convolution."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, delta: Tensor, layer: nn.Conv2d) -> Tensor:

@@ -227,11 +227,7 @@ class _Span:
         return columns.abs() < (_ZERO * sizes + _NOISE * self.noise).minimum(_COARSE * sizes)
 
     def walked(self, aside: Tensor, generator: torch.Generator) -> Tensor:
-        """Walk from random starts and single outputs' rows to directions that make the entries' mean size least near by.
-
-        Entries count relative to the length of their output's row. Starts have no part along directions ``aside`` ``(a,
-        rank)``.
-        """
+        """Walk from random starts and single outputs' rows to directions that make the entries' mean size least near by."""
         drawn = torch.randn(_STARTS // 2, self.rank, generator=generator, dtype=self.columns.dtype)
         picked = torch.randint(len(self.columns), (_STARTS // 2,), generator=generator)
         starts = torch.cat([drawn, self._even.basis[picked]])

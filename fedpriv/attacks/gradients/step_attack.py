@@ -186,10 +186,7 @@ class GradientMatching(Attack):
         return updates, Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
 
     def read(self, problem: AttackProblem) -> StepProblem:
-        """Return the updates to explain, or refuse where something is missing.
-
-        Parameters that are ignored still tell labels, and images apart.
-        """
+        """Return the updates to explain, or refuse; parameters that are ignored still tell labels, and images apart."""
         targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
         known = [batch_facts(self.name, knowledge, target.client) for target in targets]
         model, facts = known[0][0], [facts for _, facts in known]
@@ -261,10 +258,7 @@ def _restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep
 
 
 def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
-    """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
-
-    Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
-    """
+    """Return the labels ``(M,)`` of a target's images: given where granted, else inferred and dealt out over steps."""
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
         assert knowledge.model is not None

@@ -122,10 +122,7 @@ def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
 def stacked_projection(
     projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None],
 ) -> Tangent | SentEntries | None:
-    """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
-
-    Smaller ranks are filled up with zeros; factors of what a client sent whole span everything.
-    """
+    """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected."""
     if all(projection is None for projection in projections):
         return None
     entries = [projection for projection in projections if isinstance(projection, SentEntries)]

@@ -199,10 +199,7 @@ def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Kno
 
 
 def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
-    """Return the mean over rounds of scores ``(n,)``, each less its median and over its spread; one round as it is.
-
-    Candidates that the last round rules out stay ruled out.
-    """
+    """Return the mean over rounds of scores ``(n,)``, each less its median and over its spread; ruled out as in the last."""
     if len(rounds) == 1:
         return rounds[0]
     scaled = []

@@ -326,10 +326,7 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
 
 
 def class_gradients(training: Training, labels: Tensor, n_classes: int, names: Sequence[str]) -> list[Weights]:
-    """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
-
-    Own images, the training's inputs, are of classes ``labels`` ``(m,)``.
-    """
+    """Return the mean gradient of each class, by name, along the way of the weights; zero without images."""
     numbers = torch.bincount(labels, minlength=n_classes)
     results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
     passes = -(-len(labels) // BATCH)

@@ -84,11 +84,7 @@ gradients of the cross-entropy sum to zero."""
 
 
 def as_distributions(rows: Tensor) -> Tensor | None:
-    """Return rows ``(n, C)`` that are non-negative and sum to one, or None for logits.
-
-    Softmax vectors that a defense changed are replaced by the nearest distributions; sums and distances tell them from
-    logits.
-    """
+    """Return rows ``(n, C)`` as distributions, the nearest ones where a defense changed them; None for logits."""
     if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
         return rows
     if not len(rows) or not bool(rows.isfinite().all()):

@@ -522,10 +522,7 @@ def train_decoder(
 
 
 def _leading(known: Tensor, rng: torch.Generator) -> Tensor:
-    """Return orthogonal directions ``(K, d, m)``, by subspace iteration, in which representations ``(K, n, d)`` vary most.
-
-    Their length, of all the same, makes the mean variance along them one at most.
-    """
+    """Return orthogonal directions ``(K, d, m)``, by subspace iteration, in which rows ``(K, n, d)`` vary most."""
     several, rows, width = known.shape
     number = min(_WIDEST, rows)
     result = torch.randn(several, width, number, generator=rng).to(known)

@@ -167,10 +167,7 @@ class Denoiser(nn.Module):
 
 
 def train_denoiser(images: Tensor, iterations: int, seed: int) -> Denoiser:
-    """Train a denoiser on images ``(n, c, h, w)`` in [0, 1], half of them mirrored, by Adam on the mean squared error.
-
-    ``seed`` draws weights, the order of images, and the noise.
-    """
+    """Train a denoiser on images ``(n, c, h, w)`` in [0, 1], half of them mirrored, by Adam on the mean squared error."""
     with global_seed(derive_seed(seed, "denoiser weights")):
         network = Denoiser(images.shape[1]).to(images.device)
     draws = generator(seed, "denoiser pairs")

@@ -82,10 +82,7 @@ class PairedLogits(Attack):
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the measure of how unsure a client is of the class beside the others, as public outputs extrapolate.
-
-        That is the others' log output at the class less the client's, in nats, of the targets' round.
-        """
+        """Return the others' log output at the class less the client's, in nats, extrapolated from the round's."""
         uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}
         sent = {client: public_outputs(seen) for client, seen in uploads.items()}
         logs = {client: log_outputs(outputs) for client, outputs in sent.items()}

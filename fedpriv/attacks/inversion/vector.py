@@ -46,10 +46,7 @@ def uploaded_vectors(problem: AttackProblem, kinds: Kinds = VECTORS) -> Tensor:
 def vector_distance(
     problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS, count: int = 1
 ) -> TargetDistance:
-    """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector.
-
-    Refuses a missing extractor or target. Each upload holds one payload of the kinds.
-    """
+    """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector."""
     require_extractors(problem.knowledge, problem.targets)
     vectors, extracted = uploaded_vectors(problem, kinds), OwnExtractors(problem.knowledge)
     clients = torch.tensor([target.client for target in problem.targets])

@@ -260,10 +260,7 @@ def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]
 
 
 def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_per_row: int) -> Reconstruction:
-    """Search rung by rung; the result of a target is the row with the lowest objective that any had.
-
-    A row goes on from its best images. Which rows go on depends on their own target alone. Refuses more than memory holds.
-    """
+    """Search rung by rung, each row from its best images on; return each target's row with the lowest objective ever."""
     starts = rungs[0].rows
     rows = _all_rows(problem, starts)
     planned, done = len(problem.targets) * sum(rung.rows * rung.iterations for rung in rungs), 0

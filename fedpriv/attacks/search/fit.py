@@ -125,10 +125,7 @@ class Prior:
         raise NotImplementedError
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the summand beside the distance of each image ``(n, c, h, w)``, ``(n,)``.
-
-        ``rows`` ``(n,)`` (int64 on the CPU) says whose images they are, by their numbers at the beginning.
-        """
+        """Return the summand ``(n,)`` beside the distance of images ``(n, c, h, w)`` of rows ``(n,)`` (first numbers)."""
         return images.new_zeros(len(images))
 
     def project(self) -> None:
