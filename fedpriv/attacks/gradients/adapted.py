@@ -1,8 +1,8 @@
 """Attacks adapted to secure aggregation and to transformed images, around a search of a whole update.
 
 **Pooled.** Where each of K clients made one step from the same weights on n images, their mean update is that of one step on
-all K n images. Whose image is whose follows from given labels: every image that is searched for carries the label, and so
-the client, of one private image. Two clients' images of one class cannot be separated by that. Shares are taken to be equal.
+all K n images (shares are taken to be equal). Whose image is whose follows from given labels; two clients' images of one
+class cannot be separated by that.
 
 **Transformed.** The policy is public: the client trained on x' = T(x), T one of few compositions of augmentations, signs and
 random crops. Each T is undone as far as that goes, what it cut off filled from the attacker's own images, and the likeliest

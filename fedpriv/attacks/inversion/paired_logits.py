@@ -90,11 +90,9 @@ class PairedLogits(Attack):
         known = {k: public_samples(self.name, sent[k], problem.knowledge) for k in problem.clients}
 
         def unsure(images: Tensor) -> Tensor:
-            rows = [
-                -extrapolate(known[target.client], surer[target.client][:, target.label, None], shown).mean()
-                for target, shown in zip(problem.targets, images, strict=True)
-            ]
-            return torch.stack(rows)
+            pairs = zip(problem.targets, images, strict=True)
+            wanted = ((known[t.client], surer[t.client][:, t.label, None], shown) for t, shown in pairs)
+            return torch.stack([-extrapolate(*each).mean() for each in wanted])
 
         return unsure
 
@@ -124,9 +122,8 @@ class PairedLogits(Attack):
             raise UserError(f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds")
         known, public = torch.cat(features).to(problem.device), torch.cat(images).to(problem.device)
         if len(known) < LEAST_SAMPLES:
-            raise UserError(
-                f"attack {self.name!r} saw outputs on {len(known)} public samples; expected at least {LEAST_SAMPLES}"
-            )
+            seen = f"saw outputs on {len(known)} public samples"
+            raise UserError(f"attack {self.name!r} {seen}; expected at least {LEAST_SAMPLES}")
         seed = derive_seed(problem.seed, "paired logits", client)
         inside, outside = divided(Pairs([known], public), seed)
 

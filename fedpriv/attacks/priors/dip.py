@@ -118,12 +118,13 @@ class DeepImagePrior(Prior):
         inputs = shape.input_channels
         for level, size in enumerate(self._widths):
             deeper = self._widths[min(level + 1, len(self._widths) - 1)]
-            for name, before, after, kernel in (
+            parts = (
                 ("skip", inputs, shape.skip, 1),
                 ("down", inputs, size, 3),
                 ("inner", size, size, 3),
                 ("mix", size, size, 1),
-            ):
+            )
+            for name, before, after, kernel in parts:
                 convolution(f"{level}.{name}", before, after, kernel)
                 norm(f"{level}.{name}", after)
             # The way up convolves the skip joined to the deeper map; each has its part of the norm and of the weight.

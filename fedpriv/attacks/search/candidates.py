@@ -65,9 +65,6 @@ class Solved:
 Tick = Callable[[int], None]
 """Called with the number of iterations done."""
 
-Solver = Callable[[Sequence[Row], Tick], Solved]
-"""Solves a chunk of rows."""
-
 TargetDistance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)`` distances to the uploads."""
 

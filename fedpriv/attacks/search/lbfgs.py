@@ -56,18 +56,11 @@ def minimise(
     tick: Callable[[int], None] | None = None,
     numbers: Tensor | None = None,
 ) -> Minimum:
-    """Minimise N independent functions of D variables.
+    """Minimise N independent functions of D variables from ``start`` ``(N, D)``; ``evaluate`` must not mix rows.
 
-    A row that cannot move, is not finite, is below ``stop_below``, or has run out of patience is finished for good.
-
-    Args:
-        evaluate: losses and gradients of some of the rows. Must not mix rows. It gets the same tensor of rows for as long
-            as they are the same.
-        start: ``(N, D)``.
-        settings: of the search.
-        stop_below: ``(N,)``, a row is finished when its loss falls below; None for never.
-        tick: called with the number of outer steps that all rows have done.
-        numbers: ``(N,)`` int64, what ``evaluate`` calls the rows; None for 0, 1, ...
+    A row that cannot move, is not finite, is below ``stop_below`` ``(N,)``, or has run out of patience is finished for good.
+    ``tick`` is called with the outer steps that all rows have done; ``numbers`` ``(N,)`` is what ``evaluate`` calls the rows
+    (0, 1, ... by default), always in the same tensor for as long as they are the same.
     """
     start = start.detach()
     rows = torch.arange(len(start), device=start.device)
