@@ -163,7 +163,7 @@ class Matching:
         return self._over_groups(images, labels, rows, squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
-        """Return the squared distance and its derivative at points ``(R, D)``, of which ``shown`` makes images and labels."""
+        """Return the squared distance and its derivative at points ``(R, D)``; ``shown`` gives images and labels."""
 
         def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             points = points.detach().requires_grad_()

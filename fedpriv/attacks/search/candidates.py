@@ -183,7 +183,13 @@ def _all_rows(problem: AttackProblem, restarts: int) -> tuple[Row, ...]:
 
 
 def solve_rows(
-    problem: AttackProblem, solve: Solver, *, restarts: int, iterations: int, bytes_per_row: int, together: bool = False
+    problem: AttackProblem,
+    solve: Callable[[Sequence[Row], Tick], Solved],
+    *,
+    restarts: int,
+    iterations: int,
+    bytes_per_row: int,
+    together: bool = False,
 ) -> Reconstruction:
     """Solve every row in chunks and keep each target's restart with the lowest objective; refuse more than memory holds.
 
