@@ -126,8 +126,6 @@ def test_a_shadow_answers_the_attackers_images_as_the_client_does(model, digits)
     assert agreed > 0.7  # over eight seeds 0.83 with a deviation of 0.03; 0.1 by chance
 
 
-# ---------------------------------------------------------------- softmax vectors and logits
-
 CLASSES = 10
 
 

@@ -156,9 +156,6 @@ def test_an_attack_refuses_a_card_that_lacks_what_it_says_it_needs(name, world):
         called(name, attack, replace(seen, knowledge=knowledge))
 
 
-# ---------------------------------------------------------------- the call
-
-
 class Blank(Attack):
     """Shows black images; the fields of its result can be replaced."""
 
@@ -196,9 +193,6 @@ def test_the_call_measures_and_refuses_what_is_no_reconstruction(world):
             attack(seen.observations, seen.knowledge, seen.targets)
     with pytest.raises(UserError, match="no targets"):
         Blank()(seen.observations, seen.knowledge, ())
-
-
-# ---------------------------------------------------------------- two parts
 
 
 @each("inversion", INVERSIONS)

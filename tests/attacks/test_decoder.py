@@ -184,8 +184,6 @@ def test_class_means_by_hand():
     assert means.rows(torch.tensor([-1, 0, 2, 3, 9]), 5).tolist() == [3, 0, 2, 3, 3]
 
 
-# ---------------------------------------------------------------- fits in coordinates of a spectrum
-
 SHAPE = (3, 16, 16)
 QUICK = DecoderInversion(iterations=60, width=32, refine_steps=150)
 

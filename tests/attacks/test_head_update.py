@@ -52,9 +52,6 @@ def knowledge(batch_size, *, labels=None, steps=1):
     return Knowledge(card, (1, 8, 8), CLASSES, batch=facts, labels=told)
 
 
-# ---------------------------------------------------------------- one image
-
-
 def alone(weight, bias, state):
     """What is recovered of an update by one image."""
     before = {"weight": state[0], "bias": state[1]}
@@ -83,9 +80,6 @@ def test_one_image_is_exact_above_60_db_and_its_label_is_read_off(seed, label):
     assert found.classes.tolist() == [label]
 
 
-# ---------------------------------------------------------------- more images
-
-
 @given(st.integers(0, 99), st.integers(2, 6))
 @example(61, 4)  # these two have a second solution in the rows of the classes that were trained on
 @example(1375, 6)
@@ -111,9 +105,6 @@ def test_a_client_with_every_class_gives_contrasts_and_the_condition_says_so():
     assert error(found.means - found.means.mean(0), centred) < 1e-4
 
 
-# ---------------------------------------------------------------- as an attack
-
-
 def test_shuffled_uploads_give_somebody_elses_representation():
     other = images_behind(20, 1)
     found = recover_from_head(seen(other, torch.tensor([2])), knowledge(1))
@@ -136,9 +127,6 @@ def test_class_means_of_differing_images_are_exact_where_single_images_come_apar
     means = torch.stack([features[labels == label].mean(0) for label in solved.classes])
     assert error(solved.means, means) < 1e-3
     assert solved.residual < 1e-3
-
-
-# ---------------------------------------------------------------- how many images, where means are exact
 
 
 def test_means_that_are_not_exact_say_no_numbers():

@@ -134,9 +134,6 @@ def test_total_variation_by_hand():
     torch.testing.assert_close(total_variation(image), torch.tensor([expected]), rtol=0, atol=1e-3)
 
 
-# ---------------------------------------------------------------- vectors that were clipped, pruned or sent in part
-
-
 def test_distances_by_hand():
     found, wanted = torch.tensor([[3.0, 4.0, 1.0]]), torch.tensor([[6.0, 8.0, 0.0]])
     assert nonzero_distance(found, wanted).item() == pytest.approx(25 / 100)

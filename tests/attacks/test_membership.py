@@ -22,9 +22,6 @@ from fedpriv.util.errors import UserError
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
 
 
-# ---------------------------------------------------------------- scores
-
-
 def images(number, seed=0):
     return torch.rand(number, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
 
@@ -98,9 +95,6 @@ def test_no_encoding_rules_a_member_out_that_is_not_believed():
     assert MembershipInference(classes="any")(problem).values[0].tolist() == pytest.approx([0.0, -2.0])
 
 
-# ---------------------------------------------------------------- trained weights
-
-
 def trained(kind, pictures, labels, seen, known):
     return infer(MembershipInference(), seen, Candidates(seen.client, pictures, labels), known, kind)
 
@@ -152,9 +146,6 @@ def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
         assert int(trained(kind, pictures, labels, seen, known).argmax()) == 3
     with pytest.raises(UserError, match="no head of client 0"):
         trained("angle-matrix", pictures, labels, seen, knowledge())
-
-
-# ---------------------------------------------------------------- on real runs
 
 
 @pytest.fixture(autouse=True)

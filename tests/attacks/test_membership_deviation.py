@@ -160,8 +160,6 @@ def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
         expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
 
 
-# ---------------------------------------------------------------- numbers of images
-
 HELD = (2, 8, 60)
 """Images of each class."""
 

@@ -35,9 +35,6 @@ def knowing(images, n_classes=C, card=CARD):
     return Knowledge(card, shape, n_classes, public_images=images, public_labels=torch.zeros(len(images)).long())
 
 
-# ---------------------------------------------------------------- which classes, and how many of each
-
-
 def bayes_clients(number, *, tell=True, softmax=True, noise=0.3):
     """Clients that classify one public set optimally for their own class shares, or for even ones; and their counts."""
     rng = generator(3, "bayes")
@@ -98,9 +95,6 @@ def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
         asked_of({k: uploads[k] for k in (0, 1)}, "holds")
 
 
-# ---------------------------------------------------------------- members
-
-
 def membership_world(*, tell, clients=4, per_client=30):
     """Clients with members, public samples near to all of them, and outputs that are sure near to own members or not."""
     rng = generator(5, "members")
@@ -136,9 +130,6 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
 
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
-
-
-# ---------------------------------------------------------------- inversion
 
 
 SIDE = 6

@@ -68,9 +68,6 @@ def gains(uploads, known):
     return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
-# ---------------------------------------------------------------- by hand
-
-
 def test_two_rounds_of_one_class_by_hand():
     # Of own part 1, drift and noise 1: the uploads' covariance is (3 1; 1 2), theirs with the prototype (1 1), and (1 1)
     # times the inverse is (1/5 2/5).
@@ -116,9 +113,6 @@ def test_directions_by_hand():
     expect_close(found, torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
     found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned), weight=2.5)
     expect_close(found, torch.tensor([[1.0, 2.5], [-1.0, -2.5]], dtype=torch.float64))
-
-
-# ---------------------------------------------------------------- what it finds
 
 
 @pytest.mark.parametrize(("drift", "common"), [(0.02, 0.3), (0.2, 1.0)])
@@ -171,9 +165,6 @@ def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
     assert bool(infer(from_zero).prototypes.isfinite().all())
 
 
-# ---------------------------------------------------------------- hidden weights
-
-
 def settled(seed, *, resampled=True):
     """Uploads of a settled client with their true weights, and its prototypes, which have most in common."""
     rng = torch.Generator().manual_seed(seed)
@@ -223,9 +214,6 @@ def test_expected_weights_of_two_classes_by_hand():
     large = float(torch.tensor(2.0).log())
     expect_close(means, torch.tensor([[large, 1 - large], [1 - large, large]], dtype=torch.float64), atol=5e-3)
     expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
-
-
-# ---------------------------------------------------------------- from observations
 
 
 def observations(uploads, rows=None, client=0):

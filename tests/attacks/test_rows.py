@@ -136,8 +136,6 @@ def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
         solve(restarts=1000)
 
 
-# ---------------------------------------------------------------- halving
-
 SHAPE = (1, 2, 2)
 RACING = tuple(TargetId(0, client) for client in range(5))
 

@@ -152,9 +152,6 @@ def test_slopes_of_labels_follow_from_the_head_behind_a_relu_and_from_no_other()
     assert label_slopes(logits_behind(model, still, "body", (3, 2, 2)), like, labels, gradient) is None
 
 
-# ---------------------------------------------------------------- at the head
-
-
 def at_head(labels, scale=1.0, seed=0, classes=CLASSES, noise=0.0):
     """Return what is found of images at a head, what they put in ``(n, d)``, and the head."""
     draw, labels = generator(seed), torch.tensor(labels)
@@ -206,8 +203,6 @@ def test_too_many_images_unknown_labels_and_noise_have_no_solution_at_the_head()
     found = at_head([3, 1, 0, 7], noise=1.0)[0]
     assert found is None or not found.sure.any()
 
-
-# ---------------------------------------------------------------- before a search
 
 LABELS = torch.tensor([3, 1, 3, 0, 3])
 """Three of one class: before training their derivatives are nearly the same wherever they are not zero."""
