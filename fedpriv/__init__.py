@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from fedpriv.api.cataloguing import catalogue as catalogue
     from fedpriv.api.cataloguing import doctor as doctor
     from fedpriv.api.cataloguing import explain as explain
-    from fedpriv.api.privacy_auditing import PrivacyAudit as PrivacyAudit
-    from fedpriv.api.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.api.reporting import Changes as Changes
-    from fedpriv.api.reporting import Report as Report
-    from fedpriv.api.reporting import compare as compare
-    from fedpriv.api.reporting import report as report
-    from fedpriv.api.result import AttackResult as AttackResult
-    from fedpriv.api.result import score as score
-    from fedpriv.api.training import Run as Run
-    from fedpriv.api.training import Traffic as Traffic
-    from fedpriv.api.training import cost as cost
-    from fedpriv.api.training import train as train
+    from fedpriv.api.federations import PrivacyAudit as PrivacyAudit
+    from fedpriv.api.federations import Run as Run
+    from fedpriv.api.federations import Traffic as Traffic
+    from fedpriv.api.federations import audit_dp as audit_dp
+    from fedpriv.api.federations import cost as cost
+    from fedpriv.api.federations import train as train
+    from fedpriv.api.results import AttackResult as AttackResult
+    from fedpriv.api.results import Changes as Changes
+    from fedpriv.api.results import Report as Report
+    from fedpriv.api.results import compare as compare
+    from fedpriv.api.results import report as report
+    from fedpriv.api.results import score as score
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import ThreatModel as ThreatModel
     from fedpriv.sources.messages import Gradient as Gradient
@@ -60,12 +60,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _NAMES = {
-    "api.training": "train Run cost Traffic",
+    "api.federations": "train Run cost Traffic audit_dp PrivacyAudit",
     "api.attacking": "attack attack_uploads",
-    "api.result": "AttackResult score",
-    "api.reporting": "report compare Report Changes",
+    "api.results": "AttackResult score report compare Report Changes",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
-    "api.privacy_auditing": "audit_dp PrivacyAudit",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",
     "study.run": "StudyResult",
     "sources.messages": "Update Gradient",

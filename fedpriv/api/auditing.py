@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.api.training import cost
+from fedpriv.api.federations import cost
+from fedpriv.api.named_code import verb
 from fedpriv.claims import Claim, find_claim
 from fedpriv.eval.claims import ClaimCard
 from fedpriv.eval.records import Estimate
@@ -22,14 +22,7 @@ from fedpriv.study.grid import Study, parse_study
 from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.study.run import StudyResult, run_study
 from fedpriv.study.saving import Scratch, Tabular, place
-from fedpriv.study.settings import (
-    Circumstances,
-    FederationSettings,
-    SuiteSettings,
-    refuse_small,
-    refuse_unknown,
-    to_resume,
-)
+from fedpriv.study.settings import Circumstances, FederationSettings, SuiteSettings, refuse_small, to_resume
 from fedpriv.study.written import QUICK, overridden
 from fedpriv.util import files, folders
 from fedpriv.util.config import mapping
@@ -68,7 +61,7 @@ _HOW = ("workers", "device", "compile", "download", "chunk_rows", "resume", "qui
 """Settings that say how a study is carried out, and nothing of what it is."""
 
 
-@imports_what_is_named
+@verb(StudySettings)
 def audit(study: Described = None, *, shard: str | None = None, **settings: Unpack[StudySettings]) -> StudyResult:
     """Train every method under every defense with every seed, attack each run, and report on all together.
 
@@ -91,8 +84,7 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
         raise UserError("shard and force exclude each other: the folder is others' too")
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    with files.sharing(settings.get("share_group", False)):
-        result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
+    result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 
 
@@ -121,7 +113,7 @@ class StudyPlan(Tabular):
         return f"{len(self.cells)} cells: {trained:,} client steps, at most {searched:,} attack iterations"
 
 
-@imports_what_is_named
+@verb(StudySettings)
 def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPlan:
     """List the cells of a study and estimate its work, by the configuration alone: data is not looked at.
 
@@ -157,7 +149,6 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
 
 def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Execution]:
     """Return the study that arguments of a verb describe, and how it is carried out."""
-    refuse_unknown(settings, StudySettings)
     refuse_small(settings, ("chunk_rows",))
     group = {name: value for name, value in settings.items() if name not in _HOW}
     execution = execution_of(settings)
@@ -214,7 +205,7 @@ class Reproduction(Tabular):
         ]
 
 
-@imports_what_is_named
+@verb(Circumstances)
 def reproduce(
     claim: str | Path,
     *,
@@ -248,7 +239,6 @@ def reproduce(
         download: fetch data sets that are missing.
         settings: see :class:`Circumstances`.
     """
-    refuse_unknown(settings, Circumstances)
     force, listener = settings.get("force", False), settings.get("listener", SILENT)
     execution = execution_of({"device": device, "workers": workers, "download": download})
     name, result = find_claim(claim)
@@ -265,8 +255,7 @@ def reproduce(
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
-    sharing = files.sharing(settings.get("share_group", False))
-    with sharing, folders.output(folder, "claim", force=force, resume=resume):
+    with folders.output(folder, "claim", force=force, resume=resume):
         study: StudyResult | None = None
         outcome: StudyOutcome | None = None
         if result.counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import inspect
+import itertools
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import fedpriv
-from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
+from fedpriv.api.named_code import verb
+from fedpriv.attacks import ATTACKS, attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.claims import claims
+from fedpriv.datasets import DATASETS
+from fedpriv.defenses import DEFENSES
 from fedpriv.federation.answer import answer_sentence
-from fedpriv.methods import default_method, references
-from fedpriv.models import FAMILIES
+from fedpriv.methods import METHODS, default_method, references
+from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pipeline.plan import target_name
 from fedpriv.study.saving import Tabular
+from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.glossary import find_word, words
@@ -32,13 +36,13 @@ if TYPE_CHECKING:
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
 
-REGISTRIES: Mapping[str, str] = {
-    "methods": "fedpriv.methods:METHODS",
-    "attacks": "fedpriv.attacks:ATTACKS",
-    "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.uploads:PAYLOADS",
-    "datasets": "fedpriv.datasets:DATASETS",
-    "models": "fedpriv.models:MODELS",
+REGISTRIES: Mapping[str, Registry] = {
+    "methods": METHODS,
+    "attacks": ATTACKS,
+    "defenses": DEFENSES,
+    "payloads": PAYLOADS,
+    "datasets": DATASETS,
+    "models": MODELS,
 }
 """Kind -> registry of its members. A reference is of the first kind whose contract it keeps."""
 
@@ -79,11 +83,11 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         return Catalogue(kind, _ROWS[kind]())
     if target is not None:
         refuse_unknown_target(target)
-    members, target = registry(kind), target and target_name(target)
+    members, target = REGISTRIES[kind], target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
-        kept = {name: members.load(name) for name in rows if target in members.load(name).targets}
-        rows = {name: _attack(name, made, target) for name, made in kept.items()}
+        fitting = {name: made for name, made in members.load_all().items() if target in made.targets}
+        rows = {name: _attack(name, made, target) for name, made in fitting.items()}
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -91,18 +95,11 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     return Catalogue(kind, rows)
 
 
-def registry(kind: str) -> Registry:
-    """Return the registry of a kind."""
-    module, _, attribute = REGISTRIES[kind].partition(":")
-    result: Registry = getattr(importlib.import_module(module), attribute)
-    return result
-
-
 def _docstring(kind: str, name: str) -> str:
     """Return the docstring in which a member describes itself."""
     if kind == "methods":  # a method is a constant: its file speaks for it
-        return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
-    result = registry(kind).load(name)
+        return inspect.cleandoc(importlib.import_module(REGISTRIES[kind][name].partition(":")[0]).__doc__ or "")
+    result = REGISTRIES[kind].load(name)
     return _written(getattr(result, "func", result))  # of a partial function, the whole one's
 
 
@@ -168,7 +165,7 @@ _WHERE = {
 
 
 def _dataset(name: str, _: Any) -> Row:
-    where = _WHERE.get(name, "data_dir, or download") if name in registry("datasets").builtins else "its own"
+    where = _WHERE.get(name, "data_dir, or download") if name in DATASETS.builtins else "its own"
     return {"holds": _sentence("datasets", name), "where": where}
 
 
@@ -254,7 +251,7 @@ class Explanation:
         return "\n\n".join(part.strip() for part in (str(self), self.page, paper) if part)
 
 
-@imports_what_is_named
+@verb()
 def explain(name: str) -> Explanation:
     """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of reports.
 
@@ -270,8 +267,8 @@ def explain(name: str) -> Explanation:
     kind: Any = _kind_of(name)
     if kind == "words" and (word := find_word(name)):
         return Explanation(word.names[0], kind, {}, word.text)
-    if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
-        name = registry(kind).own_name(name)
+    if kind in REGISTRIES and kind != "datasets" and name in REGISTRIES[kind]:
+        name = REGISTRIES[kind].own_name(name)
     facts = dict(catalogue(kind).members.get(name, {}))
     if kind == "payloads" and name in target_names():
         facts |= catalogue("targets").members[name]
@@ -287,9 +284,9 @@ def _kind_of(name: str) -> str:
     if not isinstance(name, str):
         raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
-        if name in registry(kind):
+        if name in REGISTRIES[kind]:
             with contextlib.suppress(UserError):  # of a reference that keeps another kind's contract
-                registry(kind).load(name)
+                REGISTRIES[kind].load(name)
                 return kind
     if name in FAMILIES:
         return "models"
@@ -297,7 +294,7 @@ def _kind_of(name: str) -> str:
         return "claims"
     if find_word(name):
         return "words"
-    known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
+    known = [*(current for kind in REGISTRIES for current in REGISTRIES[kind]), *FAMILIES, *claims()]
     near = {other.lower(): other for other in [*known, *(other for word in words() for other in word.names)]}
     close = [repr(near[key]) for key in get_close_matches(name.lower(), near, n=3)]
     hint = f"; did you mean {' or '.join(close)}?" if close else ";"
@@ -310,93 +307,74 @@ def _text(kind: str, name: str) -> str:
         claim = claims()[name]
         lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
-    if name not in registry(kind):
+    if name not in REGISTRIES[kind]:
         return ""
-    options = _written(registry(kind).load(name).options) if kind == "methods" else ""
+    options = _written(REGISTRIES[kind].load(name).options) if kind == "methods" else ""
     parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
 
 
 # ---------------------------------------------------------------- this installation
 
-Status = Literal["ok", "warning", "failed"]
-EXTRAS = ("", "frames", "dp", "perceptual", "flower", "nvflare")
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The outcome of one check: ``ok``, ``warning`` (something may surprise) or ``failed``, and one line for people."""
-
-    name: str
-    status: Status
-    told: str
-
-    def __str__(self) -> str:
-        return f"{self.status:<7}  {self.name}: {self.told}"
-
-
-@dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it."""
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it.
 
-    findings: tuple[Finding, ...]
+    Attributes:
+        findings: of each check its ``name``, ``status`` (``ok`` or ``failed``) and ``told``, a line for people.
+    """
+
+    findings: tuple[Mapping[str, str], ...]
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Mapping[str, str], ...]:
         """The findings that have failed: work that needs these will fail."""
-        return tuple(finding for finding in self.findings if finding.status == "failed")
+        return tuple(finding for finding in self.findings if finding["status"] == "failed")
 
-    def table(self) -> Sequence[Mapping[str, Any]]:
+    def table(self) -> Sequence[Mapping[str, str]]:
         """Return the findings, one row each."""
-        return [vars(finding) for finding in self.findings]
+        return self.findings
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.findings))
+        return "\n".join("{status:<7}  {name}: {told}".format_map(finding) for finding in self.findings)
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Check the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+    """Return the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
     """
-    checks: dict[str, Callable[[], tuple[Status, str]]] = {
+    checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "packages": _packages,
         "computing": lambda: _computing(device),
     }
     findings = []
     for name, check in checks.items():
         try:
-            status, text = check()
+            good, text = check()
         except Exception as error:
-            status, text = "failed", f"{type(error).__name__}: {error}"
-        findings.append(Finding(name, status, " ".join(text.split()).replace(str(Path.home()), "~")))
+            good, text = False, f"{type(error).__name__}: {error}"
+        line = " ".join(text.split()).replace(str(Path.home()), "~")
+        findings.append({"name": name, "status": "ok" if good else "failed", "told": line})
     return Diagnosis(tuple(findings))
 
 
-def _packages() -> tuple[Status, str]:
-    """Compare the packages that fedpriv needs, and those of its extras that are there, with their declared bounds."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    there = {canonicalize_name(item.metadata["Name"]): item.version for item in importlib.metadata.distributions()}
+def _packages() -> tuple[bool, str]:
+    """Return the versions of the packages that fedpriv and its extras name, as far as they are there."""
     lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
-    status: Status = "ok"
-    for needed in map(Requirement, importlib.metadata.requires("fedpriv") or ()):
-        version, marker = there.get(canonicalize_name(needed.name)), needed.marker
-        extra = next((extra for extra in EXTRAS if marker is None or marker.evaluate({"extra": extra})), None)
-        if extra is None or (extra and version is None):  # of developers, or an extra that is not installed
-            continue
-        fits = version is not None and needed.specifier.contains(version, prereleases=True)
-        lines.append(f"{needed.name} {version or 'absent'}" + ("" if fits else f" (expected {needed.specifier})"))
-        if not fits and status != "failed":
-            status = "warning" if extra else "failed"
-    return status, ", ".join(dict.fromkeys(lines))
+    for needed in importlib.metadata.requires("fedpriv") or ():
+        name = "".join(itertools.takewhile(lambda letter: letter.isalnum() or letter in "-_.", needed))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+    return True, ", ".join(dict.fromkeys(lines))
 
 
-def _computing(text: str) -> tuple[Status, str]:
+def _computing(text: str) -> tuple[bool, str]:
     """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
     import torch
     import torchvision  # noqa: F401  (compiled for one version of torch)
@@ -416,4 +394,4 @@ def _computing(text: str) -> tuple[Status, str]:
     expected = gradient(torch.device("cpu"))
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
     details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
-    return "ok" if apart <= BOUND else "failed", details
+    return apart <= BOUND, details

@@ -59,18 +59,21 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 
 
 def flags_of(
-    text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: Collection[str] = ()
+    text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: str = ""
 ) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb, with one value for ``single`` ones; all but ``first`` ones stand in groups."""
+    """Add a flag for each keyword of a verb, with one value for ``single`` ones.
+
+    ``first`` are keywords with blanks between that ``--help`` shows; all others stand in groups of ``--help-all``.
+    """
 
     def add(command: F) -> F:
-        if first:
+        shown, keywords = first.split(), keywords_of(text)
+        if shown:
             more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
             command = click.option("--help-all", help="Show all options, by group.", **more)(command)
-        keywords = keywords_of(text)
-        for name in reversed([*first, *(name for name in keywords if name not in first)]):
+        for name in reversed([*shown, *(name for name in keywords if name not in shown)]):
             if name not in (*NEVER, *without):
-                group = {"panel": keywords[name].group} if first and name not in first else {}
+                group = {"panel": keywords[name].group} if shown and name not in shown else {}
                 command = _option(name, keywords[name], several=name not in single, **group)(command)
         return command
 

@@ -27,7 +27,6 @@ Coins = NDArray[np.bool_]
 LEAST_GUESSES: Final = 8
 """Of the ladder's lowest rung; fewer right guesses are no evidence at any usual alpha."""
 
-
 CHOOSING: Final = 1 / 3
 """Share of canaries that choose the threshold of :func:`gaussian_bound`."""
 

@@ -10,7 +10,7 @@ from fedpriv.util.registry import Registry
 METHODS = Registry(
     "method",
     {
-        "local": "fedpriv.methods.local:METHOD",
+        "local": "fedpriv.methods.weights:LOCAL",
         "fedavg": "fedpriv.methods.fedavg:METHOD",
         "fedallrep": "fedpriv.methods.fedre:FEDALLREP",
         "fedgh": "fedpriv.methods.fedre:FEDGH",

@@ -24,7 +24,6 @@ from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, Method
 from fedpriv.federation.states import Outcome, State, parameters, put, take
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.weights import Kind
 from fedpriv.uploads.payloads import Classifier, Message, Model, PublicLoss
 
@@ -62,7 +61,7 @@ def averaging(kind: Kind, **changes: Any) -> Method:
         "server_step": partial(weights.average, kind),
         "linear_aggregation": True,
     }
-    return replace(LOCAL, **same | changes)
+    return replace(weights.LOCAL, **same | changes)
 
 
 METHOD = averaging(

@@ -63,11 +63,6 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
     return state if sent is None else state | {GLOBAL_MEAN: sent.mean.clone()}
 
 
-def pull(running: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over features of half the squared distance of the running mean from the global one."""
-    return (running - target).square().mean() / 2
-
-
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train; upload the model with the number of samples, and the first time the running mean."""
     options: Options = setup.options
@@ -86,7 +81,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
             mean = mean + (1 - options.momentum) * running
         running = mean.detach()
         value = cross_entropy(model.head(features + translation), labels)
-        return value if target is None else value + options.kappa * pull(mean, target)
+        return value if target is None else value + options.kappa * ((mean - target).square().mean() / 2)
 
     trained = [*model.parameters(), translation] if debias and options.translation else model.parameters()
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained)

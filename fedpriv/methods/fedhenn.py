@@ -38,7 +38,6 @@ from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, inner, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -226,7 +225,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedhenn",
     source="Makhija et al., ICML 2022",
     options=Options,

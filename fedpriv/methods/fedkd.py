@@ -34,7 +34,6 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
 from fedpriv.methods import fml, weights
 from fedpriv.methods.fml import divergence
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.uploads.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 from fedpriv.util.seeds import derive_seed, global_seed
 
@@ -156,7 +155,7 @@ def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> Ou
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedkd",
     source="Wu et al., Nature Communications 2022",
     options=Options,

@@ -37,7 +37,6 @@ from fedpriv.federation.local_training import classification_loss, classify, tra
 from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, Trace, put, take
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -253,7 +252,7 @@ def server_predict(setup: ServerSetup, state: State, images: Tensor) -> Tensor:
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedmd",
     about="FedMD: clients of any architecture train towards the mean of everybody's class scores on public samples.",
     source="Li and Wang, NeurIPS 2019 workshop",

@@ -31,7 +31,6 @@ from fedpriv.federation.method import ClientSetup, Plan
 from fedpriv.federation.states import Outcome, State, parameters, put, take
 from fedpriv.methods import fml, weights
 from fedpriv.methods.fml import small_blueprint
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
@@ -167,7 +166,7 @@ def check(plan: Plan) -> None:
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedmrl",
     source="Yi et al., NeurIPS 2024",
     options=Options,

@@ -33,7 +33,6 @@ from fedpriv.federation.local_training import class_means, classify, classify_by
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import ClassLogits, Message, Prototypes, find_payload, get_payload
@@ -244,7 +243,7 @@ def train_towards_outputs(setup: ClientSetup, state: State, broadcast: Message, 
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedproto",
     about="FedProto: pull local representations towards global class prototypes.",
     source="Tan et al., AAAI 2022",
@@ -272,7 +271,7 @@ FEDTGP = replace(
     sizes=lambda facts: broadcast_scalars(facts, facts.classes),
 )
 FD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fd",
     about="FD (federated distillation, FedDistill): exchange the mean output of each class.",
     source="Jeong et al., NeurIPS 2018 workshop",

@@ -26,12 +26,11 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
+from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks
 from fedpriv.federation.local_training import classify_by, represent_by, train
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, put, take, weighted_mean
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import AngleMatrix, Message, get_payload
@@ -116,9 +115,8 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "weighted":
         return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
-    width = blocks[0].shape[0] * blocks[0].shape[1]
     total = torch.stack([dense(block).double() for block in blocks]).sum(0)
-    senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)
+    senders = torch.stack([dense(torch.ones_like(block)) for block in blocks]).sum(0)
     return _announce((total / senders.clamp(min=1)).float())
 
 
@@ -160,7 +158,7 @@ def sizes(facts: FederationSizes) -> Scalars:
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedral",
     source="Yi et al., FedRAL",
     options=Options,

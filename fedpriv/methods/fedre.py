@@ -27,7 +27,6 @@ from fedpriv.federation.local_training import represent
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, inner
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.methods.weights import ServerTraining, descend, prototypes, train_locally
 from fedpriv.uploads.payloads import (
     Classifier,
@@ -126,7 +125,7 @@ def train_head(
 
 
 FEDALLREP = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedallrep",
     about="FedAllRep: upload every representation with its label; the server trains the head on all of them.",
     source="baseline of FedRE (Yao et al.)",

@@ -43,7 +43,6 @@ from fedpriv.federation.local_training import classify, classify_by, has_batch_n
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.models.zoo import LEAST_SIDE
@@ -271,7 +270,7 @@ def predict_mixed(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fml",
     about='FML: a private model and a shared "meme" model learn from the labels and from each other.',
     source="Shen et al., arXiv 2020",

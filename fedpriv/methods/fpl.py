@@ -29,7 +29,6 @@ from fedpriv.federation.local_training import class_means, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import fedproto, weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.uploads.payloads import Message, Prototypes, find_payload, get_payload
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
@@ -114,7 +113,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fpl",
     source="Huang et al., CVPR 2023",
     options=Options,

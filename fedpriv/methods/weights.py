@@ -1,5 +1,6 @@
-"""Weights that travel and are averaged, and the server's own training: what methods share.
+"""Local training without any exchange, the baseline that federation must beat, and what methods add to it together.
 
+Weights travel and are averaged; a server trains on a round's uploads.
 The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``),
 or all but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference
 libraries.
@@ -15,8 +16,8 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.federation.local_training import class_means, classification_loss, represent, train
-from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
+from fedpriv.federation.local_training import class_means, classification_loss, classify_by, represent, train
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -125,3 +126,27 @@ def descend(
             for value, slope in zip(trained.values(), slopes, strict=True):
                 value.data.add_(slope, alpha=-how.learning_rate)
     return {name: value.detach() for name, value in trained.items()}
+
+
+def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
+    """Train by cross-entropy; upload nothing."""
+    put(setup.model, state, "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    return take(setup.model, "model"), ()
+
+
+LOCAL = Method(
+    name="local",
+    about="Local training without any exchange: the baseline that federation must beat.",
+    source="no federation",
+    options=NoOptions,
+    uploads=(),
+    broadcasts=(),
+    start=lambda setup, rng: ({}, ()),
+    init=init,
+    apply_broadcast=lambda setup, state, broadcast: state,
+    client_step=train_alone,
+    server_step=lambda setup, state, uploads, rng: (state, ()),
+    predict=classify_by,
+)
+"""A model for each client that predicts by itself: what other methods change."""

@@ -77,6 +77,9 @@ TRAINED = Kinds(lambda k: k.computed_from == "training")
 UPDATES = Kinds(lambda k: k.computed_from == "training" and k.space == "weights")
 """Weights that are sent entry by entry: what a defense changes of them is the difference from the broadcast."""
 
+STATES = Kinds(lambda k: UPDATES.test(k) and "state" in k.__dataclass_fields__)
+"""Weights by parameter's name."""
+
 FACTORS = Kinds(lambda k: k.computed_from == "training" and k.space == "factors")
 """Weights of which truncated factors are sent."""
 

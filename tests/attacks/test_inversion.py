@@ -12,9 +12,8 @@ from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_f
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.attacks.priors.spectral import total_variation
-from fedpriv.defenses.clip import clip_rows
-from fedpriv.defenses.diagonal import one_block
-from fedpriv.defenses.prune import pruned
+from fedpriv.defenses.entangle import one_block
+from fedpriv.defenses.entries import clip_rows, pruned
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.kinds import CLASS_MEANS

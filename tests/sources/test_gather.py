@@ -5,14 +5,18 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import small, trained_small
+from federations import CPU, small
 
 from fedpriv.algebra.entanglement import MECHANISMS
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.posterior import UnmixedInversion
+from fedpriv.attacks.gradients.inverting import InvertingGradients
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.update import one_hot
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
 from fedpriv.sources.case import build_case
-from fedpriv.sources.run import RunSource
+from fedpriv.sources.run import RunSource, local_steps
 from fedpriv.sources.source import shuffle
 from fedpriv.uploads.payloads import Entangled, Model, Prototypes, Representations, get_payload
 
@@ -20,25 +24,11 @@ CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    made = {}
-
+def world(trained):
     def get(method, **options):
-        key = (method, *sorted(options.items()))
-        if key not in made:
-            training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
-            config = small(
-                method,
-                options=options,
-                per_class=20,
-                clients=3,
-                rounds=4,
-                models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
-                alpha=1.0,
-                training=training or LocalTraining(learning_rate=0.1),
-            )
-            made[key] = trained_small(tmp_path_factory.mktemp("evidence") / "run", config)
-        return made[key]
+        single = {"models": "small-mlp", "training": LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3)}
+        more = single if method == "fedavg" else {"models": "small-cnn,small-mlp"}
+        return trained(small(method, options=options, per_class=20, clients=3, rounds=4, alpha=1.0, **more))
 
     return get
 
@@ -144,3 +134,43 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
     assert names(Observation) == {"round", "client", "upload", "broadcast"}
     private = {"train", "test", "members", "truth", "images", "samples"}
     assert not names(Knowledge) & private
+
+
+# ---------------------------------------------------------------- facts of local steps
+
+
+@pytest.fixture(scope="module")
+def uneven(trained):
+    """Return a run whose clients hold different numbers of images and take two epochs of batches of ten."""
+    training = LocalTraining(learning_rate=0.05, batch_size=10, epochs=2)
+    return trained(small("fedavg", per_class=12, clients=4, rounds=1, models="small-mlp", alpha=0.3, training=training))
+
+
+@pytest.mark.parametrize("n_targets", [1, 4])
+def test_inferred_labels_are_as_many_as_each_client_used(n_targets, uneven):
+    directory, federation = uneven
+    card = dataclasses.replace(CARD, labels="inferred")
+    evidence = build_case(RunSource(directory, federation, "model"), card, n_targets=n_targets, seed=0)
+    problem = InvertingGradients(apart=False).read(
+        AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    )
+    used = [len(RunSource(directory, federation, "model").used(1, target.client)) for target in evidence.targets]
+    assert list(problem.counts) == used
+    assert len(set(used)) == len(used)  # else the test says nothing
+    for target in evidence.targets:
+        sizes = tuple(len(batch) for batch in local_steps(directory, 1, target.client))
+        assert evidence.knowledge.facts_of(target.client).sizes == sizes
+
+
+def test_the_true_images_take_the_clients_own_steps(uneven):
+    evidence = build_case(RunSource(*uneven, "model"), CARD, n_targets=4, seed=0)
+    found = RunSource(*uneven, "model").truths(evidence.targets, seed=0)
+    problem = InvertingGradients(apart=False).read(
+        AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    )
+    most = problem.labels.shape[1]
+    members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
+    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, CPU)
+    matching = matcher.against(problem.steps, problem.counts)
+    distance = matching.cosine(members, one_hot(problem.labels, 10), torch.arange(len(found)))
+    assert float(distance.max()) < 1e-5

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import small, trained_small
+from federations import small
 
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.observation import ThreatModel
@@ -22,17 +22,9 @@ CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    made = {}
-
-    def get(method, **settings):
-        key = (method, repr(sorted(settings.items())))
-        if key not in made:
-            known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
-            made[key] = trained_small(tmp_path_factory.mktemp("grants") / "run", small(method, **(known | settings)))
-        return made[key]
-
-    return get
+def worlds(trained):
+    known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
+    return lambda method, **settings: trained(small(method, **(known | settings)))
 
 
 def granted(world, kind, card=CARD, seed=0, **more):

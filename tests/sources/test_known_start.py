@@ -2,7 +2,7 @@
 
 import pytest
 from compare import expect_same
-from federations import CPU, small, trained_small
+from federations import CPU, small
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.observation import ThreatModel
@@ -18,28 +18,15 @@ from fedpriv.util.errors import UserError
 CARD = ThreatModel()
 
 
-def trained(folder, **changes):
+def config(**changes):
     values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
-    config = small(
-        "fedhenn",
-        options={"weight": 0.0},
-        per_class=6,
-        clients=2,
-        public=8,
-        training=LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1),
-        **values,
-    )
-    return trained_small(folder / "run", config)
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("start"))
+    training = LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1)
+    return small("fedhenn", options={"weight": 0.0}, per_class=6, clients=2, public=8, training=training, **values)
 
 
 @pytest.mark.parametrize("round_", [1, 2, 3])
-def test_the_update_begins_where_the_client_began(round_, stored):
-    directory, federation = stored
+def test_the_update_begins_where_the_client_began(round_, trained):
+    directory, federation = trained(config())
     found = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0, round_=round_)
     server, sent = federation.method.start(federation.server, init_rng(directory.config))
     assert find_payload(sent, Model) is None
@@ -55,7 +42,7 @@ def test_the_update_begins_where_the_client_began(round_, stored):
         assert float((images - own.members).square().mean()) < 1e-6
 
 
-def test_different_architectures_are_refused(tmp_path):
-    directory, federation = trained(tmp_path, models="small-mlp,small-cnn", rounds=1)
+def test_different_architectures_are_refused(trained):
+    directory, federation = trained(config(models="small-mlp,small-cnn", rounds=1))
     with pytest.raises(UserError, match="models of different architectures"):
         build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)

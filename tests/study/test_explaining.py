@@ -36,7 +36,7 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
             ("- uploads: prototype\n", "ACM MM 2023", "## Options", "```bibtex\n@inproceedings{yi2023"),
         ),
         ("dip", "attack", ("- budget: iterations=300", "**Threat model**", "## What it reaches")),
-        ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "- bound: S > 0")),
+        ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "The `bound` is in units")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
         ("plane", "data set", ("- where: drawn from the run's seed", "65.5 %")),
         ("htfe-4", "model", ("- is: cnn4, googlenet",)),
@@ -63,7 +63,7 @@ def test_the_words_of_reports_have_entries_of_two_to_four_lines():
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
     assert fedpriv.explain("fedpriv.methods.fedre:FEDGH") == fedpriv.explain("fedgh")
-    assert fedpriv.explain("fedpriv.defenses.clip:Clip").kind == "defenses"
+    assert fedpriv.explain("fedpriv.defenses.entries:Clip").kind == "defenses"
 
 
 def test_a_name_that_nothing_has_is_one_line(capsys):

@@ -1,4 +1,4 @@
-"""The verbs ``train``, which keeps all that an attack needs, and ``cost``, which counts messages without training."""
+"""The verbs on one federation: ``train``, which keeps all that an attack needs, ``cost``, and ``audit_dp``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.named_code import verb
 from fedpriv.datasets.partition import class_counts
+from fedpriv.dp.audit import LEAST_CANARIES, plan_audit
+from fedpriv.dp.verdict import StatedClaim
+from fedpriv.eval.records import PrivacyAuditRecord
+from fedpriv.eval.storage import load_privacy_audit, write_record
 from fedpriv.federation.cost import communication, with_models
 from fedpriv.federation.prepared import load_division
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import RunSummary
+from fedpriv.integrations.run import is_recorded
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
+from fedpriv.sources.run import prepare
 from fedpriv.study.saving import Scratch, Tabular, copy_folder, place
 from fedpriv.study.settings import (
     DIVISION_SETTINGS,
@@ -24,15 +30,17 @@ from fedpriv.study.settings import (
     engine_choice,
     named_config,
     refuse_small,
-    refuse_unknown,
     to_resume,
 )
 from fedpriv.study.training import train_run
 from fedpriv.uploads.ledger import FederationSizes
-from fedpriv.util import files
+from fedpriv.util import folders
 from fedpriv.util.code import allowed
-from fedpriv.util.config import mapping, texts
-from fedpriv.util.errors import UserError
+from fedpriv.util.compute import pick_device
+from fedpriv.util.config import mapping, parse, texts
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import call
+from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT
 
 
@@ -97,7 +105,7 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     nodes: int | None  # of ``flower``: simulated nodes (default: one for each client of a round)
 
 
-@imports_what_is_named
+@verb(TrainSettings)
 def train(method: str | None = None, *, seed: int | None = None, **settings: Unpack[TrainSettings]) -> Run:
     """Train a federation and store what crossed the wire.
 
@@ -114,7 +122,6 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     Raises:
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
-    refuse_unknown(settings, TrainSettings)
     given: dict[str, Any] = {"method": method, "seed": seed, **settings}
     names = ("engine", "min_clients", "client_timeout", "nodes")
     chosen = {name: given[name] for name in names if given.get(name) is not None}
@@ -127,8 +134,7 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     else:
         config = replace(named_config(method or "fedre", settings, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(settings.get("out"))
-    with files.sharing(settings.get("share_group", False)):
-        train_run(path, config, listener=settings.get("listener", SILENT), **how)
+    train_run(path, config, listener=settings.get("listener", SILENT), **how)
     return Run(path, scratch, allowed())
 
 
@@ -146,7 +152,6 @@ class CostSettings(FederationSettings, total=False):
     pairs: int  # (client, class) pairs in the training splits together, P
     samples: int  # training images of all clients together
     channels: int  # of images where no data is read (default 3)
-    model_scalars: int  # parameters of one client's model, instead of ``models``
     clusters: int  # cluster prototypes over all classes, Q (fpl)
     compressed_scalars: int  # scalars of one compressed model (fedkd)
     seed: int  # of the partition
@@ -175,7 +180,7 @@ class Traffic(Tabular):
         ]
 
 
-@imports_what_is_named
+@verb(CostSettings)
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
     """Count what methods upload and broadcast in a round, without training.
 
@@ -191,8 +196,7 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
         methods: names of ``fedpriv list methods``, several with commas between, or ``all``.
         sizes: see :class:`CostSettings`.
     """
-    refuse_unknown(sizes, CostSettings)
-    refuse_small(sizes, (*_STATED, "width", "model_scalars", "clusters", "compressed_scalars"))
+    refuse_small(sizes, (*_STATED, "width", "clusters", "compressed_scalars"))
     listed = texts("methods", methods)
     names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]
     chosen = [METHODS.load(name) for name in names]
@@ -242,8 +246,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         sizes = {name: given[name] for name in _STATED[:3] if name in given}
     if "width" not in given and models is None:
         raise UserError("the representation width is not known: pass width or models")
-    if "model_scalars" in given and "models" in given:
-        raise UserError("model_scalars and models exclude each other: the model says how many there are")
     facts = FederationSizes(
         clients=given.get("clients", 10),
         width=given["width"] if "width" in given else default_width(str(models), image_shape),
@@ -254,9 +256,121 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
     )
     if models is not None:
         facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
-    if "model_scalars" in given:
-        facts, models = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None), None
     mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
     beside = "model_scalars" if mixed else "all_model_scalars"
     where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k != beside}
     return facts, where, mixed
+
+
+# ---------------------------------------------------------------- claimed epsilons
+
+
+@dataclass(frozen=True)
+class PrivacyAudit(Tabular):
+    """An audit of a claim of differential privacy.
+
+    A temporary folder (no ``out``) is removed when nothing refers to this object any more.
+
+    Attributes:
+        path: folder of the record ``audit-dp.json``.
+        record: claim, bounds and verdict.
+    """
+
+    path: Path
+    record: PrivacyAuditRecord
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words, with every figure that it rests on."""
+        return self.record.sentence
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest lower bound; None for more than any number."""
+        known = [bound.epsilon for bound in self.record.bounds]
+        return None if None in known else max(item for item in known if item is not None)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the bounds, one row each, beside what is claimed and what clip and noise imply."""
+        claim = self.record.claim
+        about = {"claimed": claim and claim.epsilon, "implied": claim and claim.implied, "delta": self.record.delta}
+        return [
+            {"bound": bound.name, "epsilon_at_least": bound.epsilon, **about, "given": bound.given}
+            for bound in self.record.bounds
+        ]
+
+
+class PrivacyAuditSettings(Circumstances, FederationSettings, total=False):
+    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made."""
+
+    method: str | None  # a name of ``fedpriv list methods`` (default ``fedavg``)
+    device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
+    download: bool  # fetch the data set if it is missing
+
+
+@verb(PrivacyAuditSettings)
+def audit_dp(
+    run: Run | str | Path | None = None,
+    *,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    claim: Mapping[str, Any] | Sequence[str] = (),
+    seed: int = 0,
+    **settings: Unpack[PrivacyAuditSettings],
+) -> PrivacyAudit:
+    """Put a claim of differential privacy to the test: a lower bound on epsilon beside the one that is claimed.
+
+    Canaries, each in or not by a coin, pass what the defense does: uploads as far apart as neighbours may be behind a
+    defense of uploads, or images of the largest gradients within local training (one run). How many coins are told from what
+    the server sees bounds epsilon from below; no code of the defense is trusted.
+
+    >>> import fedpriv
+    >>> found = fedpriv.audit_dp(
+    ...     dataset="digits", per_class=30, clients=3, models="small-cnn", canaries=100,
+    ...     defense="local-dp:clipping_norm=1,sensitivity=0.05,epsilon=1")
+    >>> found.record.verdict, round(found.record.claim.implied, 1)
+    ('contradicted', 68.5)
+
+    Args:
+        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for the settings given here.
+        canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
+        confidence: that no bound is above the truth, in (0.5, 1).
+        claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
+            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
+        seed: of coins, canaries and noise, and of the federation.
+        settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
+    """
+    refuse_small({"canaries": canaries}, ("canaries",), LEAST_CANARIES)
+    if not 0.5 < confidence < 1:
+        raise UserError(f"confidence={shown(confidence)}: expected a share between 0.5 and 1")
+    values = mapping("claim", claim)
+    claimed = parse(StatedClaim, values, "claim") if values else None
+    path = None if run is None else run.path if isinstance(run, Run) else given_path("run", run)
+    stated = {name: value for name, value in settings.items() if name in (*FLAG_NAMES, "method") and value is not None}
+    chosen = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **stated}
+    whole = {name: value for name, value in chosen.items() if value != ()}
+    listener = settings.get("listener", SILENT)
+    command = listener.command or call("audit_dp", *([] if path is None else [str(path)]), **whole)
+    folder, scratch = place(settings.get("out"))
+    folders.refuse_overlap(folder, {"run": path})
+    force = settings.get("force", False)
+    folders.check_free(folder, force=force)
+    method = settings.get("method") or "fedavg"
+    config = named_config(method, settings, seed) if path is None else _config_of(path, stated)
+    device = pick_device(settings.get("device", "auto"))
+    federation = prepare(config, device, download=settings.get("download", False))
+    planned = plan_audit(federation, canaries, confidence, claimed, seed)
+    with folders.output(folder, "audit-dp", force=force):
+        write_record(folder, planned.run(listener, command))
+    return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
+
+
+def _config_of(path: Path, stated: Mapping[str, Any]) -> RunConfig:
+    """Return the federation of the run at a path, beside which no other is described."""
+    if is_recorded(path):
+        raise UserError(f"run {path}: recorded elsewhere; state its settings and defense instead")
+    if stated:
+        raise UserError(f"run says how the federation is made; drop {', '.join(sorted(stated))}")
+    with folders.read(path):
+        return RunDirectory.open(path).config
