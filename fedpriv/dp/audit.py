@@ -29,15 +29,11 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import Listener, Report
 from fedpriv.util.seeds import derive_seed, generator
 
-LEAST_CANARIES: Final = 16
-"""Fewer show nothing."""
-
+LEAST_CANARIES: Final = 16  # fewer show nothing
 GIVEN: Final = {"Gaussian": "the mechanism is a Gaussian one, as the defense says"}
 """Name of a bound -> what it holds under."""
 
-FAR: Final = 1000.0
-"""Length of a client's canary in lengths of what it would have sent: beyond any clip."""
-
+FAR: Final = 1000.0  # length of a client's canary in lengths of what it would have sent: beyond any clip
 Signals = Mapping[str, Tensor]
 
 
@@ -106,14 +102,9 @@ def _signals(message: Message, broadcast: Message) -> dict[str, Tensor]:
     }
 
 
-FAR_GRADIENT: Final = 1e4
-"""Length of a canary's gradient: beyond any clip."""
-
-MARK: Final = 2.0
-"""Brightness from which on an image is a canary; true images end at 1."""
-
-Places = list[tuple[str, int]]
-"""Of each canary: the name of an uploaded tensor, and the entry that its gradient is."""
+FAR_GRADIENT: Final = 1e4  # length of a canary's gradient: beyond any clip
+MARK: Final = 2.0  # brightness from which on an image is a canary; true images end at 1
+Places = list[tuple[str, int]]  # of each canary: the name of an uploaded tensor, and the entry that its gradient is
 
 
 def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) -> tuple[Federation, ProtectionPlan]:

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
-from fedpriv.eval.records import AuditWord, ClaimedPrivacy, EpsilonBound, Way
+from fedpriv.eval.records import AuditWord, ClaimedPrivacy
 from fedpriv.util.errors import UserError
 
 
@@ -95,8 +95,7 @@ def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
     return Claim(name, privacy, delta, unit, number, "replaced" in neighbours, gaussian, record.get("bound"))
 
 
-LESS_NOISE: Final = 10
-"""A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""
+LESS_NOISE: Final = 10  # a mechanism with so many times less noise has to be contradicted, or the audit says nothing
 
 
 @dataclass(frozen=True)
@@ -192,18 +191,6 @@ def follows(claim: ClaimedPrivacy) -> bool:
     return claim.implied is None or claim.implied <= claim.epsilon * (1 + 1e-3)
 
 
-def each_bound(bounds: Sequence[EpsilonBound]) -> str:
-    """Return the bounds of a record in words."""
-    return ", ".join(f"{bound.name} {figure(bound.epsilon)}" for bound in bounds)
-
-
 def figure(epsilon: float | None) -> str:
     """Return an epsilon in three digits, or in words where it is beyond any number."""
     return f"{epsilon:.3g}" if epsilon is not None and math.isfinite(epsilon) else "beyond any number"
-
-
-WAYS: Final[Mapping[Way, str]] = {
-    "uploads": "uploads that pass the defense",
-    "training": "gradients within local training",
-}
-"""Where the canaries were, in words."""

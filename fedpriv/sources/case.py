@@ -26,8 +26,7 @@ from fedpriv.util.seeds import derive_seed
 K = TypeVar("K")
 T = TypeVar("T")
 
-EVERYTHING = 10**9
-"""Targets at most, where a case is to cover every client."""
+EVERYTHING = 10**9  # targets at most, where a case is to cover every client
 
 
 @dataclass(frozen=True)

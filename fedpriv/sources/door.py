@@ -36,14 +36,8 @@ from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
 
-MOST_CLIENTS: Final = 1_000_000
-"""Clients that uploads may be of, and their numbers."""
-
-MOST_TOGETHER: Final = 1 << 32
-"""Values of everything that is handed in: 16 GiB of float32, of which attacks make copies."""
-
-LONGEST_LABEL: Final = 200
-"""Characters of a name that pages and tables show."""
+MOST_CLIENTS: Final = 1_000_000  # clients that uploads may be of, and their numbers
+LONGEST_LABEL: Final = 200  # characters of a name that pages and tables show
 
 
 def read_uploads(
@@ -74,21 +68,14 @@ def read_uploads(
         raise UserError(f"n_classes={shown(n_classes)}: expected at most {MOST_CLASSES}")
     for name in {"method", "dataset"} & set(settings):
         _check_label(name, settings[name])
-    messages = [
-        {
-            k: read_message(
-                Update(getattr(before[k], "state", before[k]), given)
-                if is_state(given) and before[k] is not None
-                else given,
-                target,
-                classes[k],
-                n_classes,
-                k if len(clients) > 1 else None,
-            )
-            for k, given in of_round.items()
-        }
-        for of_round, before in zip(rounds, sent, strict=True)
-    ]
+    messages: list[dict[int, Raw]] = []
+    for of_round, before in zip(rounds, sent, strict=True):
+        messages.append({})
+        for k, given in of_round.items():
+            started = None if before[k] is None or not is_state(given) else getattr(before[k], "state", before[k])
+            upload = given if started is None else Update(started, given)
+            where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
+            messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     current = _private_images(images, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]
@@ -439,10 +426,6 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
 def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
-    sent = [tensor for seen in source.seen for payload in seen.upload for tensor in payload.tensors().values()]
-    together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
-    if together > MOST_TOGETHER:
-        raise UserError(f"uploads: {together:,} values together with images; at most {MOST_TOGETHER:,}")
     if source.model is not None and kind in WHOLE:
         _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
     for seen in source.seen:

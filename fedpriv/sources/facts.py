@@ -129,10 +129,7 @@ class OwnerFacts:
             raise UserError(f"{self.where}: no {NEEDED[name]}), package.module:NAME")
         if isinstance(made, str) and is_reference(made):
             with _found_below(self.folder):
-                try:
-                    made = _FUNCTIONS.load(made)
-                except UserError as error:
-                    raise UserError(f"{self.where}: {name}: {error}") from error
+                made = _FUNCTIONS.load(made)
         if not callable(made):
             raise UserError(f"{self.where}: {name}: expected a function or package.module:NAME, got {shown(made)}")
         return made  # type: ignore[no-any-return]

@@ -22,14 +22,9 @@ from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.uploads.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
 
-NEAREST = 64
-"""Images that are kept by their distance to the uploaded vector, the nearest first."""
-
-MOST_OTHERS = 60
-"""Other clients' mixtures, of the newest rounds, that a class's vector is solved for from."""
-
-_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
-"""Tried where mixtures are solved for classes."""
+NEAREST = 64  # images that are kept by their distance to the uploaded vector, the nearest first
+MOST_OTHERS = 60  # other clients' mixtures, of the newest rounds, that a class's vector is solved for from
+_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)  # tried where mixtures are solved for classes
 
 
 def with_guesses(

@@ -20,8 +20,7 @@ from fedpriv.util.errors import UserError, shown
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
 
-MOST_IMAGES: Final = 1 << 40
-"""A client's number of images, where an upload tells one."""
+MOST_IMAGES: Final = 1 << 40  # a client's number of images, where an upload tells one
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Gradient:
     values: Mapping[str, Tensor] | Sequence[Tensor]
 
 
-Raw = Message | Update | Gradient
-"""An upload as it was handed in."""
+Raw = Message | Update | Gradient  # an upload as it was handed in
 
 
 # ---------------------------------------------------------------- forms of an upload
@@ -82,9 +80,8 @@ def _is_class_vectors(given: object, target: str) -> bool:
     return lists or any(isinstance(value, (Tensor, np.ndarray)) and value.ndim == 1 for value in values)
 
 
-def read_message(given: Any, target: str, labels: Any, n_classes: int | None, client: int | None = None) -> Raw:
+def read_message(where: str, given: Any, target: str, labels: Any, n_classes: int | None) -> Raw:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
-    where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
     if _is_class_vectors(given, target):

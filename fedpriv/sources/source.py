@@ -74,11 +74,9 @@ class Source(ABC):
         """
         if self.summed or not any(kind in TELLING for kind in self.uploads):
             return {}
-        of_client: dict[int, list[int]] = {}
-        for number, clients in sorted(self.rounds().items()):
-            for client in clients if last is None or number <= last else ():
-                of_client.setdefault(client, []).append(number)
-        return {k: said(self.upload(number, k) for number in of_client[k]) for k in sorted(of_client)}
+        there = {number: clients for number, clients in sorted(self.rounds().items()) if last is None or number <= last}
+        every = sorted({client for clients in there.values() for client in clients})
+        return {k: said(self.upload(number, k) for number, clients in there.items() if k in clients) for k in every}
 
     # ------------------------------------------------------------ what a threat model may grant
 

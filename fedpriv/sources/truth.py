@@ -23,12 +23,8 @@ ESTIMANDS = ("1", "several")
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 
-MOST_DECOYS = 100
-"""Decoys of a class at most."""
-
-MOST_VALUES = 2**25
-"""Pixel values that a client's pool holds at most: 128 MiB of float32."""
-
+MOST_DECOYS = 100  # decoys of a class at most
+MOST_VALUES = 2**25  # pixel values that a client's pool holds at most: 128 MiB of float32
 Index = NDArray[np.int64]
 
 

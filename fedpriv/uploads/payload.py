@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError, shown
 
-MOST_VALUES: Final = 1 << 30
-"""Values of one tensor, counted as its copy would have them: 4 GiB of float32."""
-MOST_ENTRIES: Final = 100_000
-"""Tensors of one mapping from names: the deepest network of torchvision has 2,000."""
-LONGEST_NAME: Final = 300
-"""Characters of a parameter's name."""
+MOST_VALUES: Final = 1 << 30  # values of one tensor, counted as its copy would have them: 4 GiB of float32
+MOST_ENTRIES: Final = 100_000  # tensors of one mapping from names: the deepest network of torchvision has 2,000
+LONGEST_NAME: Final = 300  # characters of a parameter's name
 
 
 def check_plain(where: str, value: object) -> Tensor:
@@ -122,9 +119,7 @@ TRAITS: Mapping[str, tuple[Any, ...]] = {
 }
 """Traits that every kind declares, and their values; weights and factors declare their ``network`` besides."""
 
-DECLARED: dict[str, type[Payload]] = {}
-"""Every kind of payload that was defined in this process."""
-
+DECLARED: dict[str, type[Payload]] = {}  # every kind of payload that was defined in this process
 P = TypeVar("P", bound="Payload")
 
 
