@@ -35,7 +35,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.seeds import derive_seed, generator
 
-FILE = "judge.safetensors"
 JUDGED = ("class-inversion",)
 """Attacks that make class images."""
 
@@ -142,7 +141,7 @@ def _share(judge: ClassEvaluator, target: TargetId, truth: Truth, shots: Tensor)
 # ---------------------------------------------------------------- files
 
 
-def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
+def save_class_evaluator(path: Path, judge: ClassEvaluator) -> None:
     """Write ``judge.safetensors``, so that a saved attack can be scored again by the same classifiers."""
     blocks = {
         f"{number}/{name}": value.contiguous()
@@ -151,16 +150,15 @@ def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
     }
     blocks["half"] = torch.tensor(sorted(judge.half.items()), dtype=torch.int64)
     blocks["trained_on"] = torch.tensor(judge.trained_on, dtype=torch.int64)
-    write_bytes(directory / FILE, save(blocks))
+    write_bytes(path, save(blocks))
 
 
-def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
+def load_class_evaluator(path: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
     """Read ``judge.safetensors``; None where there is none.
 
     Raises:
         UserError: when it is damaged.
     """
-    path = directory / FILE
     if not path.is_file():
         return None
     try:

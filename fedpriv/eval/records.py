@@ -36,6 +36,36 @@ Measure = Literal[
 of recovered vectors, vectors nearest to their own, classes recognised, areas under the curve of membership and of a
 property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
 
+SHUFFLED = "shuffled"
+
+NEAREST = "nearest_auxiliary"
+"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
+
+LABELS = {
+    "mean_colour": "mean colour",
+    "mean_image": "mean image",
+    "optimal_image": "PSNR-optimal image",
+    "class_mean_image": "class mean image",
+    "optimal_class_image": "PSNR-optimal image of the class",
+    "random_same_class": "random image of the class",
+    "random_image": "random image of any class",
+    "noise": "uniform noise",
+    "mid_grey": "mid-grey",
+    NEAREST: "the auxiliary image nearest to the upload",
+    SHUFFLED: "shuffled uploads",
+    "auxiliary": "class mean of auxiliary images through the granted extractor",
+    "head_rows": "row of the broadcast classifier, scaled",
+    "other_uploads": "the class in other clients' uploads",
+    "mean_upload": "mean of other clients' uploads",
+    "assumed_extractor": "the assumed extractor alone",
+    "assumed_model": "the assumed extractor and head alone",
+    "broadcast_model": "the broadcast weights alone",
+}
+"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
+
+ESTIMANDS = ("1", "several")
+"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
+
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
 
@@ -156,12 +186,10 @@ class Reach(Record):
 
 
 class Labels(Record):
-    """Labels that a study gives, empty for none; titles where it made them up and they hold the registry name already."""
+    """Labels that a study gives, empty for none."""
 
     method: str = ""
     defense: str = ""
-    method_title: str = ""
-    defense_title: str = ""
 
 
 class Upload(Record):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.eval.floors import LABELS, NEAREST, SHUFFLED, guess, guessers
+from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
 from fedpriv.eval.identification import identification
 from fedpriv.eval.intervals import Means
 from fedpriv.eval.judge import ClassEvaluator, class_accuracy
@@ -32,7 +32,9 @@ from fedpriv.eval.metrics import (
 )
 from fedpriv.eval.records import (
     DECIBELS,
+    ESTIMANDS,
     IDENTIFIED,
+    LABELS,
     About,
     Advantage,
     Comparison,
@@ -52,7 +54,7 @@ from fedpriv.eval.records import (
     VectorMeans,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.sources.truth import ESTIMANDS, STRATA, Truth, stratum
+from fedpriv.sources.truth import STRATA, Truth, stratum
 from fedpriv.util.errors import UserError
 
 NAMED = "optimal_class_image"

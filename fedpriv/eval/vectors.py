@@ -17,13 +17,14 @@ from fedpriv.eval.intervals import Means
 from fedpriv.eval.metrics import cosine, relative_error
 from fedpriv.eval.records import (
     ERROR_SHARE,
+    ESTIMANDS,
     IDENTIFIED,
     Comparison,
     FeatureIdentification,
     FeatureMeasure,
     VectorMeans,
 )
-from fedpriv.sources.truth import ESTIMANDS, Truth
+from fedpriv.sources.truth import Truth
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,6 @@ from fedpriv.util.seeds import generator
 
 STRATA = ("1", "2-3", "4-10", ">10")
 
-ESTIMANDS = ("1", "several")
-"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
-
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 

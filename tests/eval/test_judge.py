@@ -95,10 +95,10 @@ def test_judges_learn_classes_from_images_that_their_clients_do_not_hold(trained
 
 def test_judges_are_read_back_as_they_were_written(trained, tmp_path):
     _, judge = trained
-    assert load_class_evaluator(tmp_path, SHAPE) is None
-    save_class_evaluator(tmp_path, judge)
+    assert load_class_evaluator(tmp_path / "judge.safetensors", SHAPE) is None
+    save_class_evaluator(tmp_path / "judge.safetensors", judge)
     assert [path.name for path in tmp_path.iterdir()] == ["judge.safetensors"]
-    again = load_class_evaluator(tmp_path, SHAPE)
+    again = load_class_evaluator(tmp_path / "judge.safetensors", SHAPE)
     assert (again.half, again.trained_on) == (judge.half, judge.trained_on)
     pictures = images(5)
     for one, other in zip(judge.models, again.models, strict=True):
@@ -108,11 +108,11 @@ def test_judges_are_read_back_as_they_were_written(trained, tmp_path):
 
 
 def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
-    save_class_evaluator(tmp_path, trained[1])
+    save_class_evaluator(tmp_path / "judge.safetensors", trained[1])
     with pytest.raises(
         UserError, match=r"judge\.safetensors: not a judge of images \(3, 8, 8\) \(.*size mismatch|Error"
     ):
-        load_class_evaluator(tmp_path, (3, 8, 8))
-    (tmp_path / judges.FILE).write_bytes(b"nothing of the kind")
+        load_class_evaluator(tmp_path / "judge.safetensors", (3, 8, 8))
+    (tmp_path / "judge.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
-        load_class_evaluator(tmp_path, SHAPE)
+        load_class_evaluator(tmp_path / "judge.safetensors", SHAPE)
