@@ -101,7 +101,7 @@ class Trained:
         self._kept: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, train: Callable[[], T]) -> T:
-        """Return what is trained of a key, which is all that it depends on; trained the first time."""
+        """Return the network of a key, which is all that the result depends on, training it the first time."""
         if key not in self._kept:
             self._kept[key] = train()
         return cast(T, self._kept[key])

@@ -53,7 +53,7 @@ ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """How long a substitute is trained, and by which steps of Adam."""
+    """Length of a substitute's training, and the steps of Adam."""
 
     epochs: int = 40
     batch_size: int = 32
