@@ -208,7 +208,7 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
     given = (saved.reconstruction, truths, saved.shuffled)
-    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
+    record = score_attack(*given, seed=used, about=saved.about)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
         write_record(directory, record)

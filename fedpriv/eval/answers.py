@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -155,8 +154,13 @@ def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
     if besides and "training" in run:
         run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
     defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
-    group = [about.dataset, about.target, about.method, run, defenses, *([] if run or besides else [about.reach_label])]
-    return json.dumps(group, sort_keys=True, default=str)
+    reach = [] if run or besides else [about.reach_label]
+    return _key(about.dataset, about.target, about.method, run, defenses, *reach)
+
+
+def _key(*values: object) -> str:
+    """Return a text that is the same for equal values, be they 0 or 0.0."""
+    return json.dumps(json.loads(json.dumps(values, sort_keys=True, default=str), parse_int=float))
 
 
 def place_of(about: Provenance) -> str:
@@ -172,8 +176,8 @@ def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
     groups: dict[str, list[K]] = {}
     for key, result in results.items():
         about = about_of(result)
-        variant = [about.attack, plain(about.options), about.stage_name, plain(about.knowledge)]
-        groups.setdefault(upload_key(about) + json.dumps(variant, sort_keys=True, default=str), []).append(key)
+        variant = _key(about.attack, plain(about.options), about.stage_name, plain(about.knowledge))
+        groups.setdefault(upload_key(about) + variant, []).append(key)
     return [tuple(keys) for keys in groups.values()]
 
 
@@ -189,7 +193,7 @@ def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
     drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
     tested = [draft for draft in drafts if draft.comparison is not None and draft.answer.why not in _SILENT]
     compared = [draft.comparison for draft in tested if draft.comparison is not None]
-    adjusted = holm([one.p_value or 0.0 for one in compared], LEVEL)
+    adjusted = holm([one.p_value or 0.0 for one in compared])
     bounds = upper_bounds(compared, LEVEL)
     for draft, p_value, bound in zip(tested, adjusted, bounds, strict=True):
         draft.decide(p_value, bound, len(tested))
@@ -345,7 +349,8 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
     if any(map(_differs, records)):
         yield "premise"
     if any(
-        (one.control.shuffled if isinstance(one, ReconstructionRecord) else one.shuffled) is None for one in records
+        (one.control.difference_db if isinstance(one, ReconstructionRecord) else one.shuffled) is None
+        for one in records
     ):
         yield "no control"
     if able is None:
@@ -370,32 +375,18 @@ def _level(records: Sequence[Record], item: Comparison) -> float | None:
 # ---------------------------------------------------------------- tests of one page
 
 
-def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] | None = None) -> list[float]:
-    """Return p-values adjusted by Holm's rule, in their order: those that are at most ``level`` are rejected together.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted by Holm's rule, in their order, whatever depends on what.
 
-    The rule holds whatever depends on what (Holm 1979, A simple sequentially rejective multiple test procedure). A test
-    whose smallest p-value is above its part of the level can never reject, so it needs no part (Tarone 1990, Biometrics 46,
-    515-522; step by step, Hommel and Krummenauer 1998, Biometrical Journal 40, 773-789).
-
-    Args:
-        p_values: of n tests.
-        level: at which some are rejected; without ``least`` it does not matter.
-        least: the smallest p-value that each test could have given, known without its outcome.
+    Holm 1979, A simple sequentially rejective multiple test procedure.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
-    >>> holm([0.01, 0.08, 0.03], 0.05, [0.0, 0.06, 0.0])
-    [0.02, 0.08, 0.03]
     """
-    known = [0.0] * len(p_values) if least is None else least
-    left = sorted(range(len(p_values)), key=p_values.__getitem__)
-    apart = sorted(known)
     result, largest = [0.0] * len(p_values), 0.0
-    while left:
-        parts = 1 + bisect_left(range(1, len(left)), True, key=lambda k: bisect_right(apart, level / k) <= k)
-        largest = max(largest, min(1.0, parts * p_values[left[0]]))
-        result[left[0]] = largest
-        apart.remove(known[left.pop(0)])
+    for number, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - number) * p_values[place]))
+        result[place] = largest
     return result
 
 
@@ -406,11 +397,11 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
     do not are all at the level that is left. None where nothing bounds a mean.
     """
     result: list[float | None] = [None] * len(comparisons)
-    left = [place for place, item in enumerate(comparisons) if upper_end(item, level) is not None]
+    left = [place for place, item in enumerate(comparisons) if upper_end(item, 0.5) is not None]
     while left:
         ends = {place: upper_end(comparisons[place], level / len(left)) for place in left}
-        gaps = {place: (end or 0.0) - comparisons[place].least for place, end in ends.items()}
-        lowest = min(left, key=lambda place: _gap(comparisons[place], gaps[place]))
+        gaps = {place: _gap(comparisons[place], end) for place, end in ends.items()}
+        lowest = min(left, key=gaps.__getitem__)
         if gaps[lowest] >= 0:
             return [ends.get(place, end) for place, end in enumerate(result)]
         result[lowest] = ends[lowest]
@@ -418,20 +409,27 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
     return result
 
 
-def _gap(item: Comparison, gap: float) -> float:
-    """Return the distance of a bound above the least effect, in half-widths of the interval, so that units do not matter."""
-    half = 0.0 if item.ci95 is None or item.mean is None else item.ci95[1] - item.mean
+def _gap(item: Comparison, end: float | None) -> float:
+    """Return how far a bound is above the least effect, in half-widths of the interval, so that units do not matter."""
+    if end is None or item.ci95 is None or item.mean is None:
+        return math.inf
+    half, gap = item.ci95[1] - item.mean, end - item.least
     return gap / half if half > 0 else math.copysign(math.inf, gap)
 
 
 def upper_end(item: Comparison, level: float) -> float | None:
-    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none."""
+    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none.
+
+    K units without any spread all lie below their mean by chance once in 2**K, so that few of them bound nothing.
+    """
     if item.ci95 is None or item.mean is None or item.degrees is None:
         return None
     from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
 
-    wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
-    return item.mean + wider * (item.ci95[1] - item.mean)
+    half = item.ci95[1] - item.mean
+    if half == 0 and 0.5**item.n_clients > level:
+        return None
+    return item.mean + float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL)) * half
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:
@@ -446,9 +444,12 @@ def clients_needed(item: Comparison, tested: int) -> int | None:
 
     towards = item.ci95[1] - item.mean if item.mean < item.least else item.mean - item.ci95[0]
     gap, now, degrees = abs(item.least - item.mean), item.n_clients, item.degrees
+    level = LEVEL / max(1, tested)
     if gap == 0:
         return None
-    ratio, level = towards / float(stdtrit(degrees, 1 - TAIL)) / gap, LEVEL / max(1, tested)
+    if towards == 0:
+        return max(now + 1, math.ceil(-math.log2(level)))
+    ratio = towards / float(stdtrit(degrees, 1 - TAIL)) / gap
 
     def needed(number: float) -> float:
         free = degrees * max(number, now) / now

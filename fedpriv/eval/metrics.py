@@ -274,14 +274,13 @@ def _shares(truth: Truth) -> Tensor:
     return truth.weights.double() / truth.weights.double().sum()
 
 
-def settle(images: Tensor) -> tuple[Tensor, list[bool]]:
-    """Return images ``(T, M, c, h, w)``, non-finite ones black and the rest clamped, and which targets diverged.
+def settle(images: Tensor) -> Tensor:
+    """Return images ``(T, M, c, h, w)``, non-finite ones black and the rest clamped.
 
     A diverged row stays in every mean: leaving it out would flatter the attack or the defense that broke it.
     """
     finite = images.isfinite().flatten(2).all(dim=2)
-    clean = torch.where(finite[:, :, None, None, None], images, torch.zeros(()))
-    return clean.float().clamp(0, 1), (~finite.all(dim=1)).tolist()
+    return torch.where(finite[:, :, None, None, None], images, torch.zeros(())).float().clamp(0, 1)
 
 
 def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:

@@ -5,8 +5,6 @@
     shuffled.safetensors          the same attack on other clients' uploads (where it was run)
     truth.safetensors             PRIVATE: the clients' images behind the targets. For the evaluator only; leave it out
                                   when a directory is passed on. Without it nothing can be scored again or drawn.
-    judge.safetensors             PRIVATE: the classifier that judged class images (class inversion only); trained on other
-                                  images of the data set
     metrics.json                  the record of :func:`fedpriv.eval.score.score`
 
 Every file is written whole or not at all; reading checks all of it. Nothing is ever unpickled.
@@ -31,8 +29,6 @@ from torch import Tensor
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.eval.claims import ClaimCard
-from fedpriv.eval.judge import FILE as JUDGE
-from fedpriv.eval.judge import ClassEvaluator, load_class_evaluator, save_class_evaluator
 from fedpriv.eval.records import (
     RECORD_VERSION,
     About,
@@ -141,7 +137,7 @@ def load_metrics(directory: Path) -> ReconstructionRecord:
 class AttackRecord:
     """An attack directory, read and checked.
 
-    None stand for a control that was not run, truths that were left out, what was not scored, and no judge.
+    None stand for a control that was not run, truths that were left out, and what was not scored.
     """
 
     directory: Path
@@ -150,7 +146,6 @@ class AttackRecord:
     truths: tuple[Truth, ...] | None
     about: About
     metrics: ReconstructionRecord | None
-    judge: ClassEvaluator | None = None
 
 
 def is_attack_directory(directory: Path) -> bool:
@@ -170,15 +165,14 @@ def save_attack(
     about: About,
     shuffled: Reconstruction | None = None,
     metrics: ReconstructionRecord | None = None,
-    judge: ClassEvaluator | None = None,
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule, neither truths nor judge are written, and the
-    list of the folder's files forgets what they held.
+    Where ``about`` says that it is redacted, images are withheld by that rule, truths are not written, and the list of
+    the folder's files forgets what they held.
     """
     mark(directory, "attack")
-    for name in (ABOUT, METRICS, SHUFFLED, TRUTH, JUDGE):  # an older about.json would vouch for old and new files
+    for name in (ABOUT, METRICS, SHUFFLED, TRUTH):  # an older about.json would vouch for old and new files
         (directory / name).unlink(missing_ok=True)
     save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
     if shuffled is not None:
@@ -187,11 +181,9 @@ def save_attack(
         write_record(directory, metrics)
     if about.redacted == NONE:
         save_truths(directory / TRUTH, truths)
-        if judge is not None:
-            save_class_evaluator(directory, judge)
     else:
         forget(directory)
-    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
+    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 
 
@@ -211,7 +203,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     for name, expected in about.files.items():
         path = directory / Path(name).name
         if not path.is_file():
-            if name in (TRUTH, JUDGE) and not os.path.lexists(path):
+            if name == TRUTH and not os.path.lexists(path):
                 continue
             what = "is no file" if os.path.lexists(path) else "no such file"
             raise UserError(f"{path}: {what}, though {ABOUT} lists it")
@@ -233,8 +225,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
         raise UserError(
             f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has {number} targets"
         )
-    judge = load_class_evaluator(directory, (shape[2], shape[3], shape[4])) if JUDGE in about.files else None
-    return AttackRecord(directory, reconstruction, shuffled, truths, about, metrics, judge)
+    return AttackRecord(directory, reconstruction, shuffled, truths, about, metrics)
 
 
 def scored(attack: AttackRecord) -> ReconstructionRecord:

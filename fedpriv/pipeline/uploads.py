@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.attacks.contract import Trained
-from fedpriv.eval.judge import JUDGED
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.eval.words import premise_words
 from fedpriv.pipeline.execute import AttackContext, check, run_plan
@@ -101,8 +100,6 @@ def _plan(source: ExternalSource, named: tuple[str, ...], settings: Mapping[str,
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
     elif control and len(source.newest) == 1:
         notices.append("no negative control: shuffling uploads takes two clients at least")
-    if any(name in JUDGED for name in chosen):
-        notices.append("no independent classifier judges class images: it is trained on a run's data")
     brief = not named and not settings.get("full", False)
     plan = plan_of(target, chosen, card, settings, seed=settings.get("seed", 0), brief=brief)
     return replace(plan, numerics=numerics_of(settings, source.device)), notices

@@ -83,7 +83,7 @@ def test_pages_of_attacks_that_know_nothing_seldom_claim():
         (NONE, {"planted": but(FOUND, ci95=None)}, "inconclusive", "under-powered attack"),
         (WIDE, {}, "inconclusive", "wide interval"),
         (WIDE, {"planted": None}, "inconclusive", "wide interval"),
-        (NONE, {"control": but(CONTROLLED, shuffled=None)}, "inconclusive", "no control"),
+        (NONE, {"control": but(CONTROLLED, difference_db=None)}, "inconclusive", "no control"),
         (NONE, {"premise": Premise(status="differs")}, "inconclusive", "premise"),
         (NONE, {"premise": Premise(status="not checkable")}, "no leak detected", ""),
         (NONE | {"n_clients": 4}, {}, "inconclusive", "few clients"),
@@ -175,7 +175,7 @@ def test_seeds_of_one_attack_are_one_answer_and_the_least_able_one_counts():
 
 
 def test_classes_said_in_clear_leak_without_a_test():
-    said = NamedClasses(clients=10, exact=10, counted=0, counts_exact=0, alike=2)
+    said = NamedClasses(clients=10, exact=10, counts_exact=0, alike=2)
     page = answers(but(members(**WIDE), classes=said))
     labels = [one for one in page if one.endpoint == "label disclosure"]
     assert [(one.verdict, one.threat, one.named.exact) for one in labels] == [
@@ -185,7 +185,7 @@ def test_classes_said_in_clear_leak_without_a_test():
     assert {one.n_tested for one in page} == {0, 1}
     # Where all clients hold the same classes, to name them tells nobody anything; counts do.
     assert not [one for one in answers(but(members(**WIDE), classes=but(said, alike=10))) if one.named]
-    counted = but(said, alike=10, counted=10, counts_exact=10)
+    counted = but(said, alike=10, counts_exact=10)
     assert [one for one in answers(but(members(**WIDE), classes=counted)) if one.named]
 
 
