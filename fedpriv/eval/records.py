@@ -17,7 +17,7 @@ from fedpriv.util.config import Record
 RECORD_VERSION: Literal[5] = 5
 """Of the format of all records."""
 
-SCORING_VERSION = 10
+SCORING_VERSION = 11
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[

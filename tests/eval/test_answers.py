@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from eval_cases import CONTROLLED, FOUND, answers, asked, attacked, but, compared
+from eval_cases import CONTROLLED, FOUND, answers, asked, attacked, but, compared, defended
 from looped import each
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.answers import LEVEL, clients_needed, holm, upper_bounds, upper_end
+from fedpriv.eval.answers import LEVEL, clients_needed, holm, upload_key, upper_bounds, upper_end
 from fedpriv.eval.intervals import compare
 from fedpriv.eval.records import Fit, NamedClasses, Planted, Premise
 from fedpriv.federation.run_directory import RunConfig
@@ -55,6 +55,19 @@ def test_bounds_by_hand_free_their_part_of_the_level():
     assert upper_bounds(three, 0.05) == pytest.approx([-0.049, 0.5162, 0.5262], abs=5e-4)
     assert upper_bounds([compared(mean=0.0, ci95=None, degrees=None)], 0.05) == [None]
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+@each("number, alone, of_two", [(4, None, None), (5, 0.0, None), (6, 0.0, 0.0)])
+def test_units_without_spread_bound_their_mean_as_a_sign_test_does(number, alone, of_two):
+    item = compared(mean=0.0, ci95=(0.0, 0.0), n_clients=number, degrees=number - 1.0)
+    assert upper_bounds([item], 0.05) == [alone]  # half to the power of five is below 0.05, of six below 0.025
+    assert upper_bounds([item, compared(mean=0.4, ci95=(-1.0, 1.8))], 0.05)[0] == of_two
+    assert clients_needed(item, 2) == max(number + 1, 6)
+
+
+def test_an_upload_is_the_same_whether_a_number_is_written_whole():
+    first, second = (attacked(run=None, defenses=(defended(scale=scale),)) for scale in (1, 1.0))
+    assert upload_key(first) == upload_key(second) != upload_key(attacked(run=None))
 
 
 def test_pages_of_attacks_that_know_nothing_seldom_claim():
