@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from itertools import product
+from statistics import fmean
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import FiniteFloat
 
@@ -191,90 +193,60 @@ def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
         where = place_of(about_of(results[keys[0]]))
         uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
     drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
-    tested = [draft for draft in drafts if draft.comparison is not None and draft.answer.why not in _SILENT]
-    compared = [draft.comparison for draft in tested if draft.comparison is not None]
-    adjusted = holm([one.p_value or 0.0 for one in compared])
-    bounds = upper_bounds(compared, LEVEL)
-    for draft, p_value, bound in zip(tested, adjusted, bounds, strict=True):
-        draft.decide(p_value, bound, len(tested))
-    return tuple(draft.answer for draft in drafts)
+    compared = [draft.comparison for draft in drafts if draft.comparison is not None]
+    adjusted, bounds = iter(holm([one.p_value or 0.0 for one in compared])), iter(upper_bounds(compared, LEVEL))
+    return tuple(
+        draft.answer if draft.comparison is None else _decided(draft, next(adjusted), next(bounds), len(compared))
+        for draft in drafts
+    )
 
 
-_SILENT = ("few clients", "no held-out images")
-"""Reasons for which nothing is tested."""
+class _Draft(NamedTuple):
+    """An answer in the making, the comparison that is tested, or None, and why the absence of a leak would say little."""
+
+    answer: Answer
+    comparison: Comparison | None = None
+    reasons: Sequence[WhyOpen] = ()
 
 
-class _Draft:
-    """An answer in the making, and the comparison that it rests on."""
-
-    def __init__(self, answer: Answer, comparison: Comparison | None, reasons: Sequence[str] = ()) -> None:
-        self.answer, self.comparison, self.reasons = answer, comparison, tuple(reasons)
-
-    def decide(self, adjusted: float, bound: float | None, tested: int) -> None:
-        """Settle the verdict by the adjusted p-value and the upper bound."""
-        item = self.comparison
-        assert item is not None
-        verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
-        why, needed = "", None
-        if verdict == "inconclusive":
-            excluded = bound is not None and bound < item.least
-            why = self.reasons[0] if self.reasons else ""
-            if not excluded and why in ("", "control not run"):
-                why, needed = "wide interval", clients_needed(item, tested)
-            elif not why:
-                verdict = "no leak detected"
-        values = {
-            "verdict": verdict,
-            "why": why,
-            "needed": needed,
-            "adjusted": adjusted,
-            "bound": bound,
-            "n_tested": tested,
-        }
-        self.answer = self.answer.model_copy(update=values)
+def _decided(draft: _Draft, adjusted: float, bound: float | None, tested: int) -> Answer:
+    """Return the answer by the adjusted p-value and the upper bound."""
+    item = draft.comparison
+    assert item is not None
+    verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
+    why, needed = "", None
+    if verdict == "inconclusive":
+        excluded = bound is not None and bound < item.least
+        why = draft.reasons[0] if draft.reasons else ""
+        if not excluded and why in ("", "control not run"):
+            why, needed = "wide interval", clients_needed(item, tested)
+        elif not why:
+            verdict = "no leak detected"
+    numbers = {"adjusted": adjusted, "bound": bound, "n_tested": tested, "needed": needed}
+    return draft.answer.model_copy(update={"verdict": verdict, "why": why} | numbers)
 
 
-def _drafts(upload: str, attacks: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
-    for endpoint in ENDPOINTS:
-        for threat in THREATS:
-            yield from _endpoint(
-                upload, endpoint, threat, [one for one in attacks if endpoint_of(one[0]) == endpoint], attacks
-            )
-
-
-def _endpoint(
-    upload: str,
-    endpoint: Endpoint,
-    threat: Threat,
-    attacks: Sequence[Sequence[Record]],
-    every: Sequence[Sequence[Record]],
-) -> Iterable[_Draft]:
-    kind = every[0][0].target
-    by_threat = {name: [one for one in attacks if threat_of(one[0]) == name] for name in THREATS}
-    there = by_threat[threat]
-    named = _named(every) if endpoint == "label disclosure" else None
-    shared: dict[str, Any] = {
-        "upload": upload,
-        "target": kind,
-        "endpoint": endpoint,
-        "threat": threat,
-        "reach": every[0][0].reach,
-    }
-    if named is not None and named.tells:
-        many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
-        yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many), None)
-        return
-    if not there:
-        # What needs nothing beyond the protocol answers both; it is tested once.
-        why = "as protocol" if threat == "white-box" and by_threat["protocol"] else why_not(kind, endpoint, threat)
-        if named is not None and named.exact:
-            why = "all clients hold the same classes"
-        yield _Draft(Answer(**shared, verdict="not asked", why=why), None)
-        return
-    name = primary(kind, endpoint, threat, [one[0].attack for one in there])
-    records = next(one for one in there if one[0].attack == name)
-    for estimand, comparison, some in _comparisons(endpoint, records):
-        yield _draft(shared, estimand, comparison, some)
+def _drafts(upload: str, every: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
+    """Yield the answers on an upload, from the seeds of each attack on it."""
+    first, named = every[0][0], _named(every)
+    for endpoint, threat in product(ENDPOINTS, THREATS):
+        shared: dict[str, Any] = {"upload": upload, "target": first.target, "endpoint": endpoint, "threat": threat}
+        shared |= {"reach": first.reach}
+        attacks = [one for one in every if endpoint_of(one[0]) == endpoint]
+        there = {one[0].attack: one for one in reversed(attacks) if threat_of(one[0]) == threat}
+        if endpoint == "label disclosure" and named is not None and named.tells:
+            many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
+            yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many))
+        elif not there:
+            # What needs nothing beyond the protocol answers both; it is tested once.
+            once = threat == "white-box" and any(threat_of(one[0]) == "protocol" for one in attacks)
+            why = "as protocol" if once else why_not(first.target, endpoint, threat)
+            if endpoint == "label disclosure" and named is not None and named.exact:
+                why = "all clients hold the same classes"
+            yield _Draft(Answer(**shared, verdict="not asked", why=why))
+        elif name := primary(first.target, endpoint, threat, there):
+            for estimand, comparison, some in _comparisons(endpoint, there[name]):
+                yield _draft(shared, estimand, comparison, some)
 
 
 def _named(every: Sequence[Sequence[Record]]) -> NamedClasses | None:
@@ -320,13 +292,14 @@ def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | Non
         more |= {"nonmembers": sum(one.n_nonmembers for one in members)}
         more |= {"tpr": sum(one.tpr_at_1_percent.value for one in members) / len(members)}
     if item is None:
-        return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"), None)
+        return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"))
     value, mean = _level(records, item), item.mean
-    more |= {"value": value, "baseline": None if value is None or mean is None else value - mean, "advantage": mean}
+    more |= {"value": value, "baseline": None if mean is None else value - mean, "advantage": mean}
     more |= {"against": item.against, "ci95": item.ci95, "least": item.least, "n": item.n, "n_clients": item.n_clients}
     reasons = list(_reasons(records, item, able))
-    why = reasons[0] if reasons and reasons[0] in _SILENT else ""
-    return _Draft(Answer(**shared, **more, verdict="inconclusive", why=why), item, reasons)
+    if reasons and reasons[0] in ("few clients", "no held-out images"):  # nothing is tested
+        return _Draft(Answer(**shared, **more, verdict="inconclusive", why=reasons[0]))
+    return _Draft(Answer(**shared, **more, verdict="inconclusive"), item, reasons)
 
 
 def _differs(record: Record) -> bool:
@@ -359,17 +332,12 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
         yield "under-powered attack"
 
 
-def _level(records: Sequence[Record], item: Comparison) -> float | None:
+def _level(records: Sequence[Record], item: Comparison) -> float:
     """Return the attack's own level over the targets of a comparison, mean over seeds."""
-    values = []
-    for record in records:
-        if not isinstance(record, ReconstructionRecord):
-            values.append(record.auc.value)
-            continue
-        wanted = {"1": {False}, "several": {True}}.get(item.stratum, {True, False})
-        psnr = [row.psnr_db for row in record.targets if (row.n_c > 1) in wanted]
-        values.append(sum(psnr) / len(psnr))
-    return sum(values) / len(values)
+    return fmean(
+        fmean(row.psnr_db for row in one.of(item.stratum)) if isinstance(one, ReconstructionRecord) else one.auc.value
+        for one in records
+    )
 
 
 # ---------------------------------------------------------------- tests of one page

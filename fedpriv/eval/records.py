@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import Cost
 from fedpriv.attacks.observation import ThreatModel as ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
+from fedpriv.sources.truth import ESTIMANDS
 from fedpriv.util.config import Record
 
 RECORD_VERSION: Literal[5] = 5
@@ -473,10 +474,13 @@ class ReconstructionRecord(Provenance):
         """Share of targets that met the attack's own convergence rule, in [0, 1]."""
         return sum(row.converged for row in self.targets) / len(self.targets)
 
+    def of(self, stratum: str) -> list[Target]:
+        """Return the targets of a stratum of comparisons, or ``all``."""
+        return [row for row in self.targets if stratum in ("all", ESTIMANDS[row.n_c > 1])]
+
     def able_on(self, stratum: str) -> Able | None:
-        """Return the evidence that the attack finds what is there, over targets of a stratum of comparisons, or ``all``."""
-        several = {"1": {False}, "several": {True}}.get(stratum, {True, False})
-        rows = [row for row in self.targets if (row.n_c > 1) in several]
+        """Return the evidence that the attack finds what is there, over targets of a stratum."""
+        rows = self.of(stratum)
         measured = bool(rows) and any(row.fit is not None for row in rows)
         reached = sum(row.reached for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
