@@ -101,7 +101,7 @@ class Pool:
             ]
             self.n_classes, self._samples = len(classes), None
         else:
-            made = load_dataset(dataset, SourceOptions(folder, channels=3))  # a peer takes nothing else
+            made = load_dataset(dataset, SourceOptions(folder))
             self.n_classes, self._samples = made.n_classes, made.samples
             self._files = [(Path(str(number)), int(label)) for number, label in enumerate(made.samples.labels)]
 
@@ -111,7 +111,8 @@ class Pool:
         labels = torch.tensor([self._files[number][1] for number in picked])
         names = tuple("/".join(self._files[number][0].parts[-3:]) for number in picked)
         if self._samples is not None:
-            return Drawn(as_unit(self._samples.images[picked]), labels, names, self.n_classes)
+            images = as_unit(self._samples.images[picked]).repeat(1, 3 // self._samples.images.shape[1], 1, 1)
+            return Drawn(images, labels, names, self.n_classes)  # in colour: a peer takes nothing else
         opened = [np.asarray(Image.open(self._files[number][0]).convert("RGB")) for number in picked]
         return Drawn(
             torch.stack([torch.from_numpy(one.copy()).permute(2, 0, 1) for one in opened]).float() / 255,

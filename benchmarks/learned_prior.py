@@ -23,23 +23,12 @@ from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.pixels import DenoiserTraining, LearnedSettings
 from fedpriv.eval.intervals import clustered
 from fedpriv.eval.metrics import assign, squared_errors
 from fedpriv.models.split import SplitModel
 from fedpriv.uploads.payloads import Prototypes, Representations
 
 CARD = ThreatModel(attacker_data="same_domain")
-
-PRIORS = (
-    ("nothing", 0.0, 0.0, 0.03),
-    ("total variation alone, 0.02", 0.0, 0.02, 0.03),
-    ("denoiser alone", 0.006, 0.0, 0.03),
-    ("both, as they stand", 0.006, 0.01, 0.03),
-    ("both, denoiser of noise 0.1", 0.006, 0.01, 0.1),
-    ("both, denoiser of noise 0.01", 0.006, 0.01, 0.01),
-)
-"""Priors that are compared: name, weight of the denoiser, total variation, the denoiser's noise."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +88,7 @@ def main() -> None:
     """Train, attack, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/, one folder a class")
-    parser.add_argument("--part", choices=("single", "priors", "means", "gradients"), default="single")
+    parser.add_argument("--part", choices=("single", "means", "gradients"), default="single")
     parser.add_argument("--draw", type=int, default=1, help="seed of what is attacked")
     parser.add_argument("--images", type=int, default=8, help="images attacked, or means")
     parser.add_argument("--count", type=int, default=2, help="of means: images in each")
@@ -114,7 +103,7 @@ def main() -> None:
         _gradients(world, options)
         return
     model = trained_cnn(world.images, world.labels, 10, 0)
-    if options.part in ("single", "priors"):
+    if options.part == "single":
         _single(world, model, options)
     else:
         _means(world, model, options)
@@ -125,15 +114,8 @@ def _single(world: World, model: SplitModel, options: argparse.Namespace) -> Non
     truth = world.images[places]
     seen = (Observation(0, 0, (Representations(model.represent(truth), world.labels[places]),), ()),)
     print(f"mean image {psnr(world.mean.expand_as(truth), truth).mean():.1f} dB over {len(truth)} images")
-    known = world.knowledge(model)
-    if options.part == "single":
-        attacks = DecoderInversion(), LearnedInversion(), PixelInversion(), DipInversion()
-        measure(attacks, seen, known, "representation", truth.split(1))
-        return
-    for name, weight, variation, noise in PRIORS:
-        prior, training = LearnedSettings(weight=weight, total_variation=variation), DenoiserTraining(noise=noise)
-        print(name, end=": ")
-        measure((LearnedInversion(prior=prior, denoiser=training),), seen, known, "representation", truth.split(1))
+    attacks = DecoderInversion(), LearnedInversion(), PixelInversion(), DipInversion()
+    measure(attacks, seen, world.knowledge(model), "representation", truth.split(1))
 
 
 def _means(world: World, model: SplitModel, options: argparse.Namespace) -> None:

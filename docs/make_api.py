@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpriv
+from fedpriv.cli.options import settings_of
 from fedpriv.study import settings as shared
 from fedpriv.util.escape import docstring_markdown, marked
 
@@ -149,7 +150,14 @@ def _settings(value: Callable[..., Any]) -> str:
     kinds = [getattr(inspect.getmodule(value), name, None) or getattr(shared, name) for name in names]
     new = [kind for kind in kinds if kind not in _DESCRIBED]
     _DESCRIBED.extend(new)
-    return "".join(f"\n`{kind.__name__}`:\n\n{_text(kind)}\n" for kind in new)
+    return "".join(f"\n`{kind.__name__}`:\n\n{_text(kind)}\n\n{_keys(kind)}" for kind in new)
+
+
+def _keys(kind: type) -> str:
+    """Return the keys of a typed dictionary, without those of what it is made of, which stand in other groups."""
+    keys = settings_of(kind.__module__, kind.__name__)
+    group = next(iter(keys.values())).group
+    return "".join(f"- {name}: {marked(key.words)}.\n" for name, key in keys.items() if key.group == group)
 
 
 def _text(value: Any) -> str:

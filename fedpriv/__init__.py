@@ -12,31 +12,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpriv.api.attacking import attack as attack
     from fedpriv.api.attacking import attack_uploads as attack_uploads
+    from fedpriv.api.auditing import Reproduction as Reproduction
     from fedpriv.api.auditing import StudyPlan as StudyPlan
-    from fedpriv.api.auditing import Submission as Submission
     from fedpriv.api.auditing import audit as audit
     from fedpriv.api.auditing import plan as plan
-    from fedpriv.api.auditing import submit as submit
+    from fedpriv.api.auditing import reproduce as reproduce
     from fedpriv.api.cataloguing import Catalogue as Catalogue
+    from fedpriv.api.cataloguing import Diagnosis as Diagnosis
     from fedpriv.api.cataloguing import Explanation as Explanation
     from fedpriv.api.cataloguing import catalogue as catalogue
+    from fedpriv.api.cataloguing import doctor as doctor
     from fedpriv.api.cataloguing import explain as explain
-    from fedpriv.api.counting import Traffic as Traffic
-    from fedpriv.api.counting import cost as cost
-    from fedpriv.api.diagnosing import Diagnosis as Diagnosis
-    from fedpriv.api.diagnosing import doctor as doctor
-    from fedpriv.api.privacy_auditing import PrivacyAudit as PrivacyAudit
-    from fedpriv.api.privacy_auditing import audit_dp as audit_dp
-    from fedpriv.api.reporting import Changes as Changes
-    from fedpriv.api.reporting import Report as Report
-    from fedpriv.api.reporting import compare as compare
-    from fedpriv.api.reporting import report as report
-    from fedpriv.api.reproducing import Reproduction as Reproduction
-    from fedpriv.api.reproducing import reproduce as reproduce
-    from fedpriv.api.result import AttackResult as AttackResult
-    from fedpriv.api.result import score as score
-    from fedpriv.api.training import Run as Run
-    from fedpriv.api.training import train as train
+    from fedpriv.api.federations import PrivacyAudit as PrivacyAudit
+    from fedpriv.api.federations import Run as Run
+    from fedpriv.api.federations import Traffic as Traffic
+    from fedpriv.api.federations import audit_dp as audit_dp
+    from fedpriv.api.federations import cost as cost
+    from fedpriv.api.federations import train as train
+    from fedpriv.api.results import AttackResult as AttackResult
+    from fedpriv.api.results import Changes as Changes
+    from fedpriv.api.results import Report as Report
+    from fedpriv.api.results import compare as compare
+    from fedpriv.api.results import report as report
+    from fedpriv.api.results import score as score
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import ThreatModel as ThreatModel
     from fedpriv.sources.messages import Gradient as Gradient
@@ -62,16 +60,11 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _NAMES = {
-    "api.training": "train Run",
+    "api.federations": "train Run cost Traffic audit_dp PrivacyAudit",
     "api.attacking": "attack attack_uploads",
-    "api.result": "AttackResult score",
-    "api.reporting": "report compare Report Changes",
-    "api.auditing": "audit plan submit StudyPlan Submission",
-    "api.privacy_auditing": "audit_dp PrivacyAudit",
-    "api.cataloguing": "catalogue explain Catalogue Explanation",
-    "api.counting": "cost Traffic",
-    "api.reproducing": "reproduce Reproduction",
-    "api.diagnosing": "doctor Diagnosis",
+    "api.results": "AttackResult score report compare Report Changes",
+    "api.auditing": "audit plan StudyPlan reproduce Reproduction",
+    "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",
     "study.run": "StudyResult",
     "sources.messages": "Update Gradient",
     "attacks.observation": "BatchFacts ThreatModel",

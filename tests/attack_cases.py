@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.attacks.priors.pixels import DenoiserTraining
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.method import LocalTraining
 
@@ -30,8 +29,6 @@ INVERTED = (
 SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
 TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
-BRIEF = DenoiserTraining(iterations=3, width=4)
-
 MATCHED = "test_inverting_gradients::test_negative_control_another_clients_upload_gives_the_floor"
 
 CASES = {
@@ -55,8 +52,7 @@ CASES = {
         "fedproto",
         "prototype",
         *["test_learned::test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not"] * 2,
-        {"denoiser": BRIEF},
-        {"attacker_data": "same_domain"},
+        card={"attacker_data": "same_domain"},
     ),
     "unmix": Case(
         "fedre",

@@ -10,6 +10,22 @@ def call(capsys, *arguments):
     return code, out, err
 
 
+def done(capsys, *arguments):
+    """Run a command to its good end; return what it wrote to standard output."""
+    code, out, err = call(capsys, *arguments)
+    assert code == 0, (arguments, err)
+    return out
+
+
+def refused(capsys, *arguments):
+    """Return the one line in which a command is refused."""
+    code, _, err = call(capsys, *arguments)
+    assert (code, err.count("\n")) == (2, 1), (arguments, err)
+    assert "Traceback" not in err
+    assert len(err) < 1500
+    return " ".join(err.split())
+
+
 def words(line):
     """Return the words of a command without quotes."""
     return line.split()

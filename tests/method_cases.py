@@ -1,6 +1,7 @@
 """A federation of a few clients with random images for tests of methods, and comparisons of what they return."""
 
 import torch
+from compare import expect_close
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup
@@ -74,6 +75,13 @@ class World:
             uploads.append((k, upload))
         server, broadcast = self.method.server_step(self.server, server, uploads, generator(0, "server", number))
         return server, broadcast, states, uploads
+
+
+def expect_step(model, state, loss, rate, atol=1e-5):
+    """The weights of a state are those of a model after one step down a loss."""
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
+        expect_close(state[f"model.{name}"], weight - rate * slope, atol=atol, what=name)
 
 
 def copies(state):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load
 from scipy import fft
 
 from fedpriv.eval.redaction import blurred
@@ -44,7 +44,7 @@ def holds(name, content, images):
     if ending == "png":
         return holds_picture(np.asarray(Image.open(io.BytesIO(content)).convert("L"), dtype=np.float64) / 255, images)
     if ending == "safetensors":
-        return holds_tensors(load_bytes(content), images)
+        return holds_tensors(load(content), images)
     if ending in ("html", "md", "svg", "json", "jsonl", "csv", "txt", "toml"):
         text = content.decode("utf-8")
         return holds_numbers(text, images) or any(
@@ -54,25 +54,12 @@ def holds(name, content, images):
     return False
 
 
-def load_bytes(content):
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
-        file.write(content)
-        file.flush()
-        return load_file(file.name)
-
-
 def holds_bytes(content, images):
     """Rows of pixels as float32, float64 or bytes, of either rounding."""
     for image in images:
         row = image[0, image.shape[1] // 2].double().numpy()
-        coded = (
-            row.astype("<f4"),
-            row.astype("<f8"),
-            np.round(255 * row).astype(np.uint8),
-            (255 * row).astype(np.uint8),
-        )
+        pixels = np.round(255 * row), 255 * row
+        coded = row.astype("<f4"), row.astype("<f8"), *(values.astype(np.uint8) for values in pixels)
         if any(one.tobytes() in content for one in coded):
             return True
     return False

@@ -13,18 +13,7 @@ PARTS = {"found", "told", "held", "asked", "own", "one", "place"}
 FEW = 930
 """Places at which they may stand: a tenth of what there once were (9,382)."""
 
-HOMEMADE = (
-    "toldapart",
-    "bestguess",
-    "blindguess",
-    "stranger",
-    "knowledgecard",
-    "permuted",
-    "nottested",
-    "madeup",
-    "most_severe",
-    "bettered",
-)
+HOMEMADE = "toldapart|bestguess|blindguess|stranger|knowledgecard|permuted|nottested|madeup|bettered"
 """Names that the field does not use, without underscores and capitals."""
 
 
@@ -34,9 +23,7 @@ def test_identifiers_are_the_words_of_the_field():
     for path in sorted(Path(fedpriv.__file__).parent.rglob("*.py")):
         with path.open("rb") as file:
             names = [token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.NAME]
-        homemade += [
-            f"{path}: {name}" for name in names if any(word in name.replace("_", "").lower() for word in HOMEMADE)
-        ]
+        homemade += [f"{path}: {name}" for name in names if re.search(HOMEMADE, name.replace("_", "").lower())]
         parts.update(part.lower() for name in names for part in re.split(r"_+|(?<=[a-z])(?=[A-Z])", name))
     assert not homemade
     few = {part: parts[part] for part in PARTS}

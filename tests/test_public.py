@@ -8,56 +8,22 @@ import subprocess
 import sys
 
 import pytest
+from command_line import words
 from federations import QUICK_DATA
 
 import fedpriv
 from fedpriv.cli.main import run as command
 
-VERBS = (
-    *(
-        "train",
-        "attack",
-        "audit",
-        "audit_dp",
-        "attack_uploads",
-        "score",
-        "report",
-        "catalogue",
-        "cost",
-        "plan",
-    ),
-    "doctor",
-    "compare",
-    "explain",
-    "reproduce",
-    "submit",
+VERBS = words(
+    "attack attack_uploads audit audit_dp catalogue compare cost doctor explain plan report reproduce score train"
 )
-PAYLOADS = (
-    *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
-    *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
+PAYLOADS = words(
+    "AngleMatrix ClassLogits Classifier Entangled Extractor Kernel LabelCounts LowRankModel Model Payload Prototypes "
+    "Representations SampleCount SmallModel"
 )
-OTHERS = (
-    *(
-        "AttackResult",
-        "BatchFacts",
-        "Catalogue",
-        "Changes",
-        "Diagnosis",
-        "Explanation",
-        "Gradient",
-        "ThreatModel",
-    ),
-    *(
-        "Listener",
-        "PrivacyAudit",
-        "Report",
-        "Reproduction",
-        "Run",
-        "StudyPlan",
-        "StudyResult",
-        "Submission",
-    ),
-    *("Traffic", "Update", "UserError"),
+OTHERS = words(
+    "AttackResult BatchFacts Catalogue Changes Diagnosis Explanation Gradient Listener PrivacyAudit Report Reproduction Run "
+    "StudyPlan StudyResult ThreatModel Traffic Update UserError"
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 
@@ -168,16 +134,7 @@ def test_a_study_is_planned_without_leaving_anything():
         fedpriv.plan(resume=True)
 
 
-def test_temporary_results_go_with_their_object():
-    run = fedpriv.train("fedgh", **SMALL)
-    path = run.path
-    assert path.is_dir()
-    del run
-    gc.collect()
-    assert not path.exists()
-
-
-def test_a_run_that_is_trained_first_lives_as_long_as_the_result():
+def test_temporary_results_and_the_run_trained_first_go_with_their_objects():
     result = fedpriv.attack(target="prototype", attacks="pixels", targets=2, iterations=2, control=False, **SMALL)
     run, path = result.run, result.path
     assert run.config.training.learning_rate == 0.1  # the quick setting
@@ -230,9 +187,7 @@ def test_a_study_of_settings_alone(tmp_path):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fedpriv.train("fedxyz"), "unknown method 'fedxyz'"),
         (lambda: fedpriv.train("fedre", rouns=3), "unknown argument 'rouns'; did you mean 'rounds'"),
-        (lambda: fedpriv.train(resume=True), "resume needs out"),
         (lambda: fedpriv.train(resume=True, out="x", rounds=3), "drop rounds"),
         (lambda: fedpriv.train(option="mechanism"), "option='mechanism': expected a mapping"),
         (lambda: fedpriv.train(lr=0), "^lr: .*input should be greater than 0, got 0"),
@@ -241,19 +196,13 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.train(rounds=3, keep=[9]), "^keep: .*from 1 to 3, got 9"),
         (lambda: fedpriv.attack(target="prototype", batch_size=0), "^batch_size: "),
         (lambda: fedpriv.train(alpha=-1), "^alpha: .*input should be greater than 0, got -1"),
-        (lambda: fedpriv.attack(target="entangeld"), "unknown target 'entangeld'"),
-        (lambda: fedpriv.attack(target="prototype", targets=0), "targets=0: expected at least 1"),
         (lambda: fedpriv.attack(target="prototype", targets=2.5), "targets=2.5"),
-        (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks model"),
-        (lambda: fedpriv.attack("x", target="prototype", rounds=2), "run x: the run is trained already; drop rounds"),
         (
             lambda: fedpriv.attack(target="prototype", knowledge={"extractor": "shadow", "attacker_data": "none"}),
             r"knowledge extractor=shadow",
         ),
-        (lambda: fedpriv.cost("fedgh", classes=10), "pass width or models"),
         (lambda: fedpriv.cost("fedgh", classes=10, alpha=1), "classes: alpha reads data"),
         (lambda: fedpriv.cost("fedgh", clusters=0), "clusters=0"),
-        (lambda: fedpriv.train(dataset="mnst"), "unknown data set 'mnst'"),
         (lambda: fedpriv.score("nowhere"), "nowhere: no such folder"),
         (lambda: fedpriv.report([]), "expected at least one"),
         (lambda: fedpriv.audit(methods=["fedxyz"]), "fedxyz"),

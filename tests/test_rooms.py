@@ -42,36 +42,35 @@ READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.escape": "characters that mean something in Markdown",
     "util.compute": "sizes in what torch says when memory runs out",
-    "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
 """Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_074,
-    "algebra": 469,
-    "datasets": 1_058,
-    "models": 820,
-    "uploads": 972,
+    "util": 2_052,
+    "algebra": 459,
+    "datasets": 1_007,
+    "models": 816,
+    "uploads": 920,
     "integrations": 1_142,
-    "dp": 680,
-    "federation": 2_145,
-    "methods": 3_251,
-    "defenses": 2_054,
-    "attacks": 11_316,
-    "eval": 5_259,
+    "dp": 591,
+    "federation": 2_138,
+    "methods": 2_947,
+    "defenses": 1_769,
+    "attacks": 11_187,
+    "eval": 5_256,
     "claims": 211,
-    "reports": 2_993,
-    "cli": 1_066,
-    "pipeline": 1_757,
-    "sources": 3_069,
-    "api": 2_371,
-    "study": 2_638,
+    "reports": 2_996,
+    "cli": 954,
+    "pipeline": 1_703,
+    "sources": 2_780,
+    "api": 1_992,
+    "study": 2_575,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1848
+RESERVE = 0
 """Lines that no room has yet."""
 
 VERBS = {

@@ -122,16 +122,16 @@ def _claims(line: Line, home: Path, null: str, truth: Any, seed: int) -> bool:
     chosen, _ = granted({made.name: made}, [made.name], line.kind, card, None)
     plan = plan_of(line.kind, chosen, card, {"targets": 2 * truth.clients}, seed=seed)
     plan = replace(plan, device="cpu", redact="omit")  # nobody looks at pictures
-    opened, _ = open_run(home / "run", plan)
+    opened, _ = open_run(home / "run", plan, named=[made.name])
     exchanged = RunSource(opened.source.run, prepare(truth, torch.device("cpu")), line.kind)
     if null == CLASSES:
         (inference,) = plan.inferences.values()
-        case = replace(case_of(opened, plan, inference), truth=exchanged.holdings((), ()))
+        case = replace(case_of(opened, inference), truth=exchanged.holdings((), ()))
         records: dict[Any, Any] = {
-            null: scoring.evaluate(inference, case, described(opened, made.name, inference, card, ""))
+            null: scoring.evaluate(inference, case, described(opened, made.name, inference, card))
         }
     else:
-        attacked, measured = run_plan(folder, replace(opened, source=exchanged), command="", named=[made.name])
+        attacked, measured = run_plan(folder, replace(opened, source=exchanged))
         records = {**attacked, **measured}
     if not records:
         raise UserError(f"{made.name!r} found nothing to do on {line.kind} uploads")

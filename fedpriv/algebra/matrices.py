@@ -35,18 +35,8 @@ def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
 
 def dense(blocks: Tensor) -> Tensor:
     """Return the ``(d, d)`` matrix with blocks ``(m, b, b)`` on its diagonal and zeros elsewhere, d = m b."""
-    n_blocks, side, _ = blocks.shape
-    matrix = blocks.new_zeros(n_blocks, side, n_blocks, side)
-    index = torch.arange(n_blocks, device=blocks.device)
-    matrix[index, :, index] = blocks
-    return matrix.reshape(n_blocks * side, n_blocks * side)
-
-
-def support(n_blocks: int, width: int, device: torch.device | None = None) -> Tensor:
-    """Return the bool ``(d, d)`` mask of the entries that m blocks keep."""
-    check_divides(n_blocks, width)
-    of_entry = torch.arange(width, device=device) // (width // n_blocks)
-    return of_entry[:, None] == of_entry
+    matrix: Tensor = torch.block_diag(*blocks)
+    return matrix
 
 
 def published_blocks(width: int) -> int:

@@ -10,26 +10,21 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.api.result import AttackResult
-from fedpriv.api.training import Run
-from fedpriv.attacks.observation import ThreatModel
+from fedpriv.api.federations import Run
+from fedpriv.api.named_code import verb
+from fedpriv.api.results import AttackResult
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import RECORDED, read_rule
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.integrations.run import RecordedRun, is_recorded
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
-from fedpriv.pipeline import plan as planning
-from fedpriv.pipeline.execute import AttackContext, check, open_run, run_plan
-from fedpriv.pipeline.plan import AdaptedSuite, AttackPlan, adapted_suite
+from fedpriv.pipeline.execute import AttackContext, checked, open_run
+from fedpriv.pipeline.plan import AttackPlan, target_name
 from fedpriv.pipeline.result_folders import request_of, results_folder
-from fedpriv.pipeline.shares import work_off
+from fedpriv.pipeline.suites import attack_source, carry_out, suite_of, suite_plans, work_off
 from fedpriv.pipeline.sweep import read_reach, sweep
-from fedpriv.pipeline.uploads import attack_source
-from fedpriv.reports.report import write_report
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.facts import read_facts
 from fedpriv.sources.recorded import read_recording
@@ -44,11 +39,10 @@ from fedpriv.study.settings import (
     attacker_by_default,
     named_config,
     refuse_small,
-    refuse_unknown,
 )
 from fedpriv.study.training import train_run
 from fedpriv.uploads.kinds import VECTORS, payload_kind
-from fedpriv.util import files, folders
+from fedpriv.util import folders
 from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import texts
@@ -60,33 +54,23 @@ _NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 
 
 class AttackSettings(SearchSettings, FederationSettings, total=False):
-    """Keyword arguments of an attack beside its target; and, where a run is trained first, of the federation.
+    """Keyword arguments of an attack beside its target; and, where a run is trained first, of the federation."""
 
-    Attributes:
-        method: method to train when there is no run (default: the usual one for the target).
-        round: attack the uploads of this round (default: the last stored).
-        reach: local-work sweep over uploads of trained weights: images of one step and ``epoch``, the client's own training,
-            a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a run of one round is trained first and
-            neither its batches nor its steps are given.
-        facts: of a recorded run, what only its owner knows: a mapping, or a TOML file (default: ``RUN.toml``).
-        workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
-            there is memory for, where the work takes more than some ten seconds. Results do not depend on it.
-        full: run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look.
-        download: fetch the data set if it is missing.
-        resume: go on with an interrupted attack in ``out``; repeat the other arguments.
-    """
-
-    method: str | None
-    round: int | None
-    reach: str | int | Sequence[str | int]
-    facts: Mapping[str, Any] | str | Path
-    workers: int | str
-    full: bool
-    download: bool
-    resume: bool
+    method: str | None  # method to train when there is no run (default: the usual one for the target)
+    round: int | None  # attack the uploads of this round (default: the last stored)
+    reach: str | int | Sequence[str | int]  # local-work sweep over uploads of trained weights: images of one step and
+    # ``epoch``, the client's own training, a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a
+    # run of one round is trained first and neither its batches nor its steps are given
+    facts: Mapping[str, Any] | str | Path  # of a recorded run, what only its owner knows: a mapping, or a TOML file
+    # (default: ``RUN.toml``)
+    workers: int | str  # processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each
+    # core that there is memory for, where the work takes more than some ten seconds. Results do not depend on it
+    full: bool  # run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look
+    download: bool  # fetch the data set if it is missing
+    resume: bool  # go on with an interrupted attack in ``out``; repeat the other arguments
 
 
-@imports_what_is_named
+@verb(AttackSettings)
 def attack(
     run: Run | str | Path | None = None,
     *,
@@ -110,13 +94,12 @@ def attack(
         settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
             :class:`FederationSettings`.
     """
-    refuse_unknown(settings, AttackSettings)
-    target = planning.target_name(target)
+    target = target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else given_path("run", run)
     reading = contextlib.nullcontext() if path is None else folders.read(path)  # from the first look at it on
     whole: dict[str, Any] = {"listener": SILENT, **settings, "knowledge": knowledge, "seed": seed}
     whole["attacks"] = texts("attacks", attacks)
-    with files.sharing(settings.get("share_group", False)), reading:
+    with reading:
         extra = sorted(set(settings) & {*FLAG_NAMES, "method"})
         if path is not None and extra:
             raise UserError(f"run {path}: the run is trained already; drop {', '.join(extra)}")
@@ -131,17 +114,19 @@ def attack(
         facts = read_facts(path, settings.get("facts"))
         source = read_recording(RecordedRun.open(path), facts, target, settings.get("round"), settings)
         whole["redact"] = read_rule(settings.get("redact"), RECORDED)
-        records, scores, notices = attack_source(source, whole["attacks"], whole, folder)
-        return AttackResult(folder, records, scores, notices, None, scratch)
+        return AttackResult(folder, *attack_source(source, whole, folder), None, scratch)
 
 
 def _attack(run: Run | str | Path | None, path: Path | None, target: str, settings: Mapping[str, Any]) -> AttackResult:
     named, listener, workers = settings["attacks"], settings["listener"], settings.get("workers", "auto")
     number_of_workers(workers)
+    refuse_small(settings, _NUMBERS)
     config = {**quick_settings(target), **settings} if path is None else RunDirectory.open(path).config
     card = read_card(settings["knowledge"], attacker_by_default(config))
-    suite = _suite(target, named, path, settings)
-    plan, refusals = _plan(target, suite, card, settings)
+    chosen, lines = _suite(target, path, settings)
+    download = settings.get("download", False)
+    plans, refusals = suite_plans(target, chosen, card, settings, round=settings.get("round"), download=download)
+    plan = plans[0]
     series = read_reach(target, settings, on_run=path is not None)
     notices: list[str] = []
 
@@ -149,18 +134,15 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
         notices.append(f"left out: {reason}")
         listener.say(notices[-1])
 
-    for line in suite.lines:
+    for line in lines:
         listener.say(line)
     configs: tuple[RunConfig, ...] = ()
-    second = None if named or settings["knowledge"] else planning.protocol_plan(plan)
-    threats = (plan,) if second is None else (plan, second)
-    plans: tuple[AttackPlan, ...] = threats
     if path is None:
         first = _first_config(plan, settings)
         everywhere = {*named}
-        if series and "linear-layer" in plan.attacks and _takes_images(first, settings):
+        if series and "linear-layer" in plan.attacks and _takes_images(first, download=download):
             everywhere.add("linear-layer")
-        swept = [sweep(first, each, series, everywhere, settings) for each in threats]
+        swept = [sweep(first, each, series, everywhere, settings) for each in plans]
         # At more local work than the least, labels that have to be inferred as well only cost time.
         pairs = [
             (config, replace(each, attacks={}) if each.threat and place else each)
@@ -171,40 +153,30 @@ def _attack(run: Run | str | Path | None, path: Path | None, target: str, settin
     for reason in refusals:
         leave_out(reason)
     # What an existing run cannot give is refused before a folder is made.
-    grounds = [] if path is None else [_prepare(path, each, named, leave_out) for each in plans]
+    command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
+    context = {"named": named, "command": command, "listener": listener}
+    grounds = [] if path is None else [_prepare(path, each, leave_out, context) for each in plans]
     folder, scratch = place(settings.get("out"))
     how = {name: settings.get(name, False) for name in ("resume", "force")}
     with results_folder(folder, request_of(plans, path, configs[0] if configs else None), run=path, **how):
         listener.resumable()
-        command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         for item, item_config in zip(plans, configs, strict=path is None):
             where = folder / f"run{item.run_suffix}"
             _train_first(where, item_config, plan, workers, listener)
             try:
-                grounds.append(_prepare(where, item, named, leave_out))
+                grounds.append(_prepare(where, item, leave_out, context))
             except UserError as error:
                 if not item.suffix or item.reach is None:
                     raise
                 leave_out(f"{item.reach.words}: {error}")
-        work_off(grounds, folder, named, command, workers, listener)
-        records: dict[Path, ReconstructionRecord] = {}
-        scores: dict[Path, InferenceResult] = {}
-        for ground in grounds:
-            more: dict[str, Any] = {"command": command, "named": named, "listener": listener, "refused": leave_out}
-            attacked_by, measured = run_plan(folder, ground, **more)
-            records, scores = records | attacked_by, scores | measured
-        write_report(list(records), folder, list(scores))
+        work_off(grounds, folder, workers)
+        results = carry_out(folder, grounds, refused=leave_out)
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch, allowed())
-    by_name = {index.name: record for index, record in records.items()}
-    named_scores = {index.name: record for index, record in scores.items()}
-    return AttackResult(folder, by_name, named_scores, tuple(notices), attacked, scratch)
+    return AttackResult(folder, *results, tuple(notices), attacked, scratch)
 
 
-def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mapping[str, Any]) -> AdaptedSuite:
+def _suite(target: str, run: Path | None, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the attacks that are named, or all that fit a target, adapted to the defenses of the run."""
-    names = planning.attack_names(target, named, full=settings.get("full", False))
-    if named:
-        return AdaptedSuite(names)
     if run is not None:
         there = RunDirectory.open(run)
         sent, defenses = there.captured_rounds(), there.config.defenses
@@ -214,34 +186,21 @@ def _suite(target: str, named: Sequence[str], run: Path | None, settings: Mappin
         rounds = planned if isinstance(planned, int) else 1  # anything else is refused where the run is configured
         defenses = tuple(parse_choice(text) for text in texts("defense", settings.get("defense", ())))
     facts = [defense_facts(made) for made in build_defenses(defenses)]
-    return adapted_suite(target, names, facts, rounds, every_extractor=every)
+    return suite_of(target, settings, facts, rounds, every_extractor=every)
 
 
-def _plan(
-    target: str, suite: AdaptedSuite, card: ThreatModel, settings: Mapping[str, Any]
-) -> tuple[AttackPlan, list[str]]:
-    """Return the plan, checked as far as that needs no run, and a line for each attack that is left out."""
-    refuse_small(settings, _NUMBERS)
-    named, rounds_seen, device = settings["attacks"], settings.get("rounds_seen"), settings.get("device", "auto")
-    chosen = planning.with_settings(suite.names, settings, suite.options)
-    planning.refuse_rounds(named, chosen, target, rounds_seen)
-    chosen, refusals = planning.granted(chosen, named, target, card, rounds_seen)
-    more = {"seed": settings["seed"], "round": settings.get("round"), "download": settings.get("download", False)}
-    more["brief"] = not named and not settings.get("full", False)
-    numerics = planning.numerics_of(settings, pick_device(device))
-    return planning.plan_of(target, chosen, card, settings, numerics=numerics, device=device, **more), refusals
-
-
-def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], leave_out: Callable[[str], None]) -> AttackContext:
+def _prepare(
+    path: Path, plan: AttackPlan, leave_out: Callable[[str], None], context: Mapping[str, Any]
+) -> AttackContext:
     """Return the context for a plan, without the inferences that the run leaves nothing to."""
-    ground, early = open_run(path, plan, named)
-    plan, late = check(ground, ground.plan, named)
+    ground, early = open_run(path, plan, **context)
+    ground, late = checked(ground)
     reasons = (*early, *late)
-    if reasons and not plan.results():
+    if reasons and not ground.plan.results():
         raise UserError(reasons[0])
     for reason in reasons:
         leave_out(reason)
-    return replace(ground, plan=plan)
+    return ground
 
 
 # ---------------------------------------------------------------- the run that is trained first
@@ -296,9 +255,9 @@ def _first_config(plan: AttackPlan, settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _takes_images(config: RunConfig, settings: Mapping[str, Any]) -> bool:
+def _takes_images(config: RunConfig, *, download: bool) -> bool:
     """True where the uploaded network begins with a fully connected layer: then nothing is searched for behind it."""
-    federation = prepare(config, pick_device("cpu"), download=settings.get("download", False))
+    federation = prepare(config, pick_device("cpu"), download=download)
     setup = federation.clients[0]
     shared = setup.scratch(federation.method.shared(setup.blueprint, setup.options))
     return next((values.ndim for values in shared.parameters() if values.ndim > 1), 0) == 2
@@ -323,57 +282,39 @@ def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int |
 
 
 class UploadSettings(SearchSettings, total=False):
-    """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances.
+    """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances."""
 
-    Attributes:
-        model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
-            ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights.
-        head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
-        batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
-        broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
-            Of weights a ``state_dict`` will do.
-        earlier_extractors: of several rounds, the extractors before the last: a list with one entry a round.
-        defense: what clients did to uploads before they left, for attackers who know it (they learn behind it): texts
-            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent.
-        weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
-        groups: of clients that are not independent, each one's unit (a person, a hospital), a list or a mapping by client:
-            intervals and their number of units then go by group.
-        auxiliary_labels: ``(p,)`` classes of these images; without them baselines know no classes, and no image is
-            identified among decoys, which have to be of its class.
-        held_out: each client's images that it did not train on, of the classes that it did: a pair (images
-            ``(n, c, h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership
-            inference, without which it claims no leak.
-        public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
-        public_labels: ``(p,)`` their classes.
-        n_classes: C (default: what uploads, model and labels say).
-        knowledge: grants other than those that follow from what is handed in: a mapping, or texts ``GRANT=VALUE``.
-        dataset: what records call the images (default ``own images``).
-        method: what records call the training loop (default ``own uploads``).
-        seed: of targets, attacks, auxiliary images and scores (default 0).
-        full: run all attacks that fit the target, not only those of the first look.
-    """
-
-    model: nn.Module
-    head: Any
-    batch: Any
-    broadcasts: Any
-    earlier_extractors: Any
-    defense: Any
-    weights: Any
-    groups: Sequence[int | str] | Mapping[int, int | str]
-    auxiliary_labels: Any
-    held_out: Any
-    public: Tensor
-    public_labels: Any
-    n_classes: int
-    knowledge: Mapping[str, Any] | Sequence[str]
-    dataset: str
-    method: str
-    seed: int
-    full: bool
+    model: nn.Module  # architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h,
+    # w)`` to logits ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights
+    head: Any  # private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a
+    # client
+    batch: Any  # :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all
+    # images
+    broadcasts: Any  # payloads that clients answered, one message for all or one a client; of several rounds a list of
+    # these. Of weights a ``state_dict`` will do
+    earlier_extractors: Any  # of several rounds, the extractors before the last: a list with one entry a round
+    defense: Any  # what clients did to uploads before they left, for attackers who know it (they learn behind it):
+    # texts ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent
+    weights: Any  # ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says)
+    groups: Sequence[int | str] | Mapping[int, int | str]  # of clients that are not independent, each one's unit (a
+    # person, a hospital), a list or a mapping by client: intervals and their number of units then go by group
+    auxiliary_labels: Any  # ``(p,)`` classes of these images; without them baselines know no classes, and no image is
+    # identified among decoys, which have to be of its class
+    held_out: Any  # each client's images that it did not train on, of the classes that it did: a pair (images ``(n, c,
+    # h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership inference, without
+    # which it claims no leak
+    public: Tensor  # the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some
+    public_labels: Any  # ``(p,)`` their classes
+    n_classes: int  # C (default: what uploads, model and labels say)
+    knowledge: Mapping[str, Any] | Sequence[str]  # grants other than those that follow from what is handed in: a
+    # mapping, or texts ``GRANT=VALUE``
+    dataset: str  # what records call the images (default ``own images``)
+    method: str  # what records call the training loop (default ``own uploads``)
+    seed: int  # of targets, attacks, auxiliary images and scores (default 0)
+    full: bool  # run all attacks that fit the target, not only those of the first look
 
 
-@imports_what_is_named
+@verb(UploadSettings)
 def attack_uploads(
     uploads: Any,
     *,
@@ -405,13 +346,11 @@ def attack_uploads(
         settings: see :class:`UploadSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances`; grids
             and page of a temporary result are drawn when it is shown or saved.
     """
-    refuse_unknown(settings, UploadSettings)
-    target, named = planning.target_name(target), texts("attacks", attacks)
+    target = target_name(target)
     refuse_small(settings, _NUMBERS)
     refuse_small(settings, ("n_classes",), 2)
     refuse_small(settings, ("seed",), 0)
+    whole = {**settings, "attacks": texts("attacks", attacks)}
     source = read_uploads(uploads, target, images, labels, extractor, auxiliary, settings)
     folder, scratch = place(settings.get("out"))
-    with files.sharing(settings.get("share_group", False)):
-        records, scores, notices = attack_source(source, named, settings, folder, pages=scratch is None)
-    return AttackResult(folder, records, scores, notices, None, scratch)
+    return AttackResult(folder, *attack_source(source, whole, folder, pages=scratch is None), None, scratch)

@@ -1,68 +1,57 @@
-"""The verbs ``audit``, ``plan`` and ``submit``: train, attack and report over a grid of methods, defenses and seeds."""
+"""The verbs ``audit`` and ``plan``, a grid of methods, defenses and seeds, and ``reproduce``, a claim of a paper."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.api.named_code import imports_what_is_named
+from fedpriv.api.federations import cost
+from fedpriv.api.named_code import verb
+from fedpriv.claims import Claim, find_claim
+from fedpriv.eval.claims import ClaimCard
+from fedpriv.eval.records import Estimate
+from fedpriv.eval.storage import CLAIM
+from fedpriv.reports.claim_card import PAGE, write_claim_card
 from fedpriv.study.cells import Execution, lay_out
-from fedpriv.study.folder import Shard, join, saved_study
+from fedpriv.study.claim_guesses import guessed
+from fedpriv.study.claim_plan import Asked, Place, cells_of, measure_of, planned, sizes_of
+from fedpriv.study.folder import Shard, saved_study
 from fedpriv.study.grid import Study, parse_study
+from fedpriv.study.judging import Measured, StudyOutcome, card_of, trained
 from fedpriv.study.run import StudyResult, run_study
-from fedpriv.study.saving import Tabular, place
-from fedpriv.study.settings import (
-    Circumstances,
-    FederationSettings,
-    SuiteSettings,
-    refuse_small,
-    refuse_unknown,
-    to_resume,
-)
+from fedpriv.study.saving import Scratch, Tabular, place
+from fedpriv.study.settings import Circumstances, FederationSettings, SuiteSettings, refuse_small, to_resume
 from fedpriv.study.written import QUICK, overridden
-from fedpriv.util import files
-from fedpriv.util.code import code_flags, exported
+from fedpriv.util import files, folders
 from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.escape import call, command_line
+from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path, toml_file
-from fedpriv.util.parallel import SILENT, Listener, number_of_workers, patience_for
+from fedpriv.util.parallel import SILENT, number_of_workers, patience_for
 
 
 class StudySettings(SuiteSettings, FederationSettings, total=False):
-    """The keys of a study, settings of its federation by name, and how it is carried out.
+    """The keys of a study, settings of its federation by name, and how it is carried out."""
 
-    Attributes:
-        federation: settings that all methods share, by name; those that are given by themselves win.
-        methods: names, ``NAME:KEY=VALUE``, or mappings with ``name`` and the method's settings (default ``fedre``).
-        defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
-        attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
-        iterations: budget of every attack that has one, in its own unit; one that an attack's entry names wins.
-        seeds: of training, targets and attacks (default 0).
-        knowledge: changes to the threat model.
-        local: also train the clients of each federation without any exchange (default True).
-        axes: settings of the federation (``alpha``) -> values, a grid, or texts ``KEY=VALUE,VALUE``.
-        quick: few rounds, targets and iterations where no argument gives others, to see whether everything works.
-        workers: processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a shard.
-        download: fetch data sets that are missing.
-        resume: go on with the study in ``out`` as it is.
-    """
-
-    federation: Mapping[str, Any]
-    methods: str | Sequence[Any]
-    defenses: str | Sequence[Any]
-    attacks: str | Sequence[Any]
-    iterations: int | None
-    seeds: Sequence[int] | Sequence[str]
-    knowledge: Mapping[str, Any] | Sequence[str]
-    local: bool
-    axes: Mapping[str, Any] | Sequence[str]
-    quick: bool
-    workers: int | str
-    download: bool
-    resume: bool
+    federation: Mapping[str, Any]  # settings that all methods share, by name; those that are given by themselves win
+    methods: str | Sequence[Any]  # names, ``NAME:KEY=VALUE``, or mappings with ``name`` and the method's settings
+    # (default ``fedre``)
+    defenses: str | Sequence[Any]  # ``none``, names, or mappings; a list of values makes a grid (default ``none``)
+    attacks: str | Sequence[Any]  # names or mappings, ``all`` that fit and are granted (default), or ``none``: methods
+    # are trained only
+    iterations: int | None  # budget of every attack that has one, in its own unit; an attack's own wins
+    seeds: Sequence[int] | Sequence[str]  # of training, targets and attacks (default 0)
+    knowledge: Mapping[str, Any] | Sequence[str]  # changes to the threat model
+    local: bool  # also train the clients of each federation without any exchange (default True)
+    axes: Mapping[str, Any] | Sequence[str]  # settings of the federation (``alpha``) -> values, a grid, or texts
+    # ``KEY=VALUE,VALUE``
+    quick: bool  # few rounds, targets and iterations where no argument gives others, to see whether everything works
+    workers: int | str  # processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a
+    # shard
+    download: bool  # fetch data sets that are missing
+    resume: bool  # go on with the study in ``out`` as it is
 
 
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
@@ -72,7 +61,7 @@ _HOW = ("workers", "device", "compile", "download", "chunk_rows", "resume", "qui
 """Settings that say how a study is carried out, and nothing of what it is."""
 
 
-@imports_what_is_named
+@verb(StudySettings)
 def audit(study: Described = None, *, shard: str | None = None, **settings: Unpack[StudySettings]) -> StudyResult:
     """Train every method under every defense with every seed, attack each run, and report on all together.
 
@@ -95,8 +84,7 @@ def audit(study: Described = None, *, shard: str | None = None, **settings: Unpa
         raise UserError("shard and force exclude each other: the folder is others' too")
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    with files.sharing(settings.get("share_group", False)):
-        result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
+    result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
 
 
@@ -125,7 +113,7 @@ class StudyPlan(Tabular):
         return f"{len(self.cells)} cells: {trained:,} client steps, at most {searched:,} attack iterations"
 
 
-@imports_what_is_named
+@verb(StudySettings)
 def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPlan:
     """List the cells of a study and estimate its work, by the configuration alone: data is not looked at.
 
@@ -161,7 +149,6 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
 
 def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Execution]:
     """Return the study that arguments of a verb describe, and how it is carried out."""
-    refuse_unknown(settings, StudySettings)
     refuse_small(settings, ("chunk_rows",))
     group = {name: value for name, value in settings.items() if name not in _HOW}
     execution = execution_of(settings)
@@ -182,97 +169,146 @@ def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Ex
     return parse_study(overridden(values or {}, group), source), execution
 
 
-# ---------------------------------------------------------------- jobs of a queue
+# ---------------------------------------------------------------- claims of papers
+
+STUDY = "study"
+"""Folder of the study of a claim, in the claim's."""
 
 
 @dataclass(frozen=True)
-class Submission:
-    """Shards of a study that wait in a queue, or are at work.
+class Reproduction(Tabular):
+    """A claim that was put to the test.
 
     Attributes:
-        folder: of the study, which all shards share.
-        jobs: names of the jobs in the queue, one a shard.
-        logs: folder of what the jobs print, and of the queue's own files.
-        merge: command that merges what is there and does what is missing; the shard that ends last merges by itself.
+        path: folder of the card, of its page, and of the study behind it.
+        card: what was claimed, what was measured, and the verdicts.
+        page: the card as a page.
+        study: what was trained and attacked; None where everything was counted.
     """
 
-    folder: Path
-    jobs: tuple[str, ...]
-    logs: Path
-    merge: str
+    path: Path
+    card: ClaimCard
+    page: Path
+    study: StudyResult | None
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a value."""
+        return [
+            {
+                **{name: getattr(cell, name) for name in ("row", "column", "unit", "claimed", "verdict", "why")},
+                "measured": None if cell.measured is None else cell.measured.mean,
+                "ci95": None if cell.measured is None else cell.measured.ci95,
+                "baseline": None if cell.baseline is None else cell.baseline.mean,
+            }
+            for cell in self.card.cells
+        ]
 
 
-@imports_what_is_named
-def submit(
-    study: Described = None,
+@verb(Circumstances)
+def reproduce(
+    claim: str | Path,
     *,
-    shards: int,
-    cluster: str = "slurm",
-    job: Mapping[str, Any] | Sequence[str] = (),
-    **settings: Unpack[StudySettings],
-) -> Submission:
-    """Make the folder of a study and submit its shards, one job each, by the package ``submitit``.
+    scale: str = "cpu",
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    seeds: Sequence[int] | str = (),
+    data_dir: str | Path | None = None,
+    images: Mapping[str, str | Path] | Sequence[str] = (),
+    device: str = "auto",
+    workers: int | str = "auto",
+    download: bool = False,
+    **settings: Unpack[Circumstances],
+) -> Reproduction:
+    """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
 
-    A job that is preempted is queued again by itself and goes on; for one that died otherwise, submit again.
+    First of all the listener hears what the printed values are worth beside guesses that use no upload. Calling it again
+    with the same arguments and ``out`` goes on where it stopped.
 
     Args:
-        study: as of :func:`fedpriv.audit`.
-        shards: how many jobs; at most as many as the study has runs.
-        cluster: of submitit: ``slurm``, or ``local`` for processes of this machine.
-        job: parameters of submitit for every job: ``{"timeout_min": 600, "gpus_per_node": 1}``, or texts ``KEY=VALUE``.
-        settings: as of :func:`fedpriv.audit`; ``out`` on a file system that all machines share and that knows locks.
+        claim: a name of ``fedpriv list claims``, or a TOML file of one's own (docs/reproducing.md).
+        scale: ``smoke`` (seconds, on data of the package: a pipeline check), ``cpu`` (about an hour on two cores), or
+            ``paper`` (the paper's setting).
+        rows: names of rows to try (default: those that the scale tries).
+        columns: names of columns, likewise.
+        seeds: of the runs, or a text with commas between them (default: the scale's).
+        data_dir: folder of the data sets in their original layouts.
+        images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: processes at a time, one thread each; ``auto``: one a core, one on a GPU.
+        download: fetch data sets that are missing.
+        settings: see :class:`Circumstances`.
     """
-    described, execution = read_asked(study, settings)
-    folder, listener = given_path("out", settings.get("out")).absolute(), settings.get("listener", SILENT)
-    cells, notes = lay_out(described, execution)
-    runs = len({cell.run for cell in cells})
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= runs:
-        raise UserError(f"shards={shown(shards)}: expected a number from 1 to {runs}, the runs of the study")
-    for note in notes:
-        listener.say(note)
+    force, listener = settings.get("force", False), settings.get("listener", SILENT)
+    execution = execution_of({"device": device, "workers": workers, "download": download})
+    name, result = find_claim(claim)
+    folder_of_data = None if data_dir is None else given_path("data_dir", data_dir)
+    folders_of_images = _folders(result, mapping("images", images))
+    requested = Asked(scale, tuple(rows), tuple(columns), _seeds(seeds), folder_of_data, folders_of_images, download)
+    cells_of(result, requested)  # refuses rows, columns and scales that there are not, before anything is said
+    guesses = guessed(result, requested)
+    for line in guesses:
+        listener.say(line)
+    plan = planned(result, requested)
+    folder, scratch = place(settings.get("out"))
+    command = listener.command or call("reproduce", name, scale=scale)
+    resume = _same_claim(folder, name, force=force)
+    for line in plan.left_out:
+        listener.say(f"left out: {line}")
+    with folders.output(folder, "claim", force=force, resume=resume):
+        study: StudyResult | None = None
+        outcome: StudyOutcome | None = None
+        if result.counted:
+            cells = {cell.name: _counted(result, cell) for cell in plan.tried}
+        else:
+            parsed = parse_study(dict(plan.study))
+            study = run_study(parsed, folder / STUDY, execution, command=command, listener=listener)
+            outcome = StudyOutcome(folder / STUDY, plan.labels)
+            cells = {cell.name: trained(result, cell, outcome, scale) for cell in plan.tried}
+        seconds = sum((row.seconds.train or 0) + (row.seconds.attack or 0) for row in (study.rows if study else ()))
+        card = card_of(name, result, requested, plan, cells, guesses, command=command, outcome=outcome, seconds=seconds)
+        write_claim_card(folder, card)
+    return Reproduction(folder, card, folder / PAGE, study, scratch)
+
+
+def _counted(claim: Claim, position: Place) -> Measured:
+    """Return the value of a cell that follows from sizes alone, or the size that is not known."""
+    measure, sizes = measure_of(claim, position), sizes_of(claim, position)
+    clients = int(sizes.get("clients", 10))
     try:
-        from submitit import AutoExecutor
-    except ImportError as error:
-        raise UserError('submitting needs submitit, which is not installed: pip install "fedpriv[slurm]"') from error
-    logs = folder.with_name(f"{folder.name}-jobs")
+        (row,) = cost(str(position.method), **sizes).methods
+    except UserError as error:
+        return Measured(why=str(error))
+    ways = ("upload", "broadcast") if measure.what == "both" else (measure.what,)
+    unit = "bytes" if measure.bytes else "scalars"
+    counts = row["communication"]["paper"]
+    value = float(sum(counts[f"{way}_{unit}_per_round"] for way in ways))
+    value /= clients if measure.per == "client" else 1
+    return Measured(Estimate(mean=value / measure.every, ci95=None, n=1))
+
+
+def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
     try:
-        queue = AutoExecutor(logs, cluster=cluster)
-        queue.update_parameters(**{"name": "fedpriv", **mapping("job", job)})
-        with files.sharing(settings.get("share_group", False)):
-            join(folder, described, cells, command=listener.command or call("audit", "..."))
-        with exported():
-            parts = [str(Shard(number, shards)) for number in range(1, shards + 1)]
-            jobs = tuple(str(item.job_id) for item in queue.map_array(ShardJob(str(folder), execution), parts))
-    except UserError:
-        raise
-    except Exception as error:  # whatever a queue raises, the user can mend
-        raise UserError(f"{cluster}: {next(iter(str(error).splitlines()), '') or type(error).__name__}") from error
-    return Submission(folder, jobs, logs, command_line("audit", "--resume", "--out", folder, *code_flags()))
+        return tuple(int(item) for item in (given.split(",") if isinstance(given, str) else given))
+    except ValueError as error:
+        raise UserError(f"seeds={shown(given)}: expected whole numbers with commas, such as 0,1,2") from error
 
 
-@dataclass(frozen=True)
-class ShardJob:
-    """A job: one shard of a study that is made."""
-
-    folder: str
-    execution: Execution
-
-    def __call__(self, shard: str) -> str:
-        """Do what is left of a shard, and return what became of its cells, in words."""
-        folder = Path(self.folder)
-        result = run_study(saved_study(folder), folder, self.execution, shard=Shard.read(shard), listener=_Printed())
-        done = sum(row.status == "done" for row in result.rows)
-        return f"{done} of {len(result.rows)} cells of shard {shard} done"
-
-    def checkpoint(self, *given: str) -> Any:
-        """Return the same job, to be submitted again when the queue takes its machine away."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, *given)
+def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
+    known = sorted({column.data for column in claim.columns})
+    for name in given:
+        if name not in known:
+            raise UserError(f"images={shown(name)}: not a data set of this claim; there are: {', '.join(known)}")
+    return {name: given_path("images", path).resolve() for name, path in given.items()}
 
 
-class _Printed(Listener):
-    """Prints notices to the job's log."""
-
-    def say(self, line: str) -> None:
-        print(line, flush=True)
+def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
+    """Tell whether a folder holds the same claim, to go on with; another claim is refused."""
+    if force or not folder.is_dir() or not ((folder / CLAIM).is_file() or (folder / STUDY).is_dir()):
+        return False
+    if not (folder / CLAIM).is_file():
+        return True  # cut off before its end; whether the study is the same, that says itself
+    record = files.read_json(folder / CLAIM)
+    if not isinstance(record, dict) or record.get("name") != name:
+        raise UserError(f"{folder}: holds another claim; choose another out, or force")
+    return True

@@ -1,24 +1,30 @@
-"""The verbs ``catalogue`` and ``explain``: which members of a kind there are, and what one member or word is."""
+"""The verbs ``catalogue``, members of a kind, ``explain``, one member or word, and ``doctor``, this installation."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.metadata
 import inspect
-import textwrap
+import itertools
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.api.named_code import imports_what_is_named
-from fedpriv.attacks import attacks_for, refuse_unknown_target, target_names, told_in_clear
+import fedpriv
+from fedpriv.api.named_code import verb
+from fedpriv.attacks import ATTACKS, attacks_for, refuse_unknown_target, target_names, told_in_clear
 from fedpriv.claims import claims
+from fedpriv.datasets import DATASETS
+from fedpriv.defenses import DEFENSES
 from fedpriv.federation.answer import answer_sentence
-from fedpriv.methods import default_method, references
-from fedpriv.models import FAMILIES
+from fedpriv.methods import METHODS, default_method, references
+from fedpriv.models import FAMILIES, MODELS
 from fedpriv.pipeline.plan import target_name
 from fedpriv.study.saving import Tabular
+from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.glossary import find_word, words
@@ -30,13 +36,13 @@ if TYPE_CHECKING:
 Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims"]
 Row = dict[str, str]
 
-REGISTRIES: Mapping[str, str] = {
-    "methods": "fedpriv.methods:METHODS",
-    "attacks": "fedpriv.attacks:ATTACKS",
-    "defenses": "fedpriv.defenses:DEFENSES",
-    "payloads": "fedpriv.uploads:PAYLOADS",
-    "datasets": "fedpriv.datasets:DATASETS",
-    "models": "fedpriv.models:MODELS",
+REGISTRIES: Mapping[str, Registry] = {
+    "methods": METHODS,
+    "attacks": ATTACKS,
+    "defenses": DEFENSES,
+    "payloads": PAYLOADS,
+    "datasets": DATASETS,
+    "models": MODELS,
 }
 """Kind -> registry of its members. A reference is of the first kind whose contract it keeps."""
 
@@ -77,11 +83,11 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         return Catalogue(kind, _ROWS[kind]())
     if target is not None:
         refuse_unknown_target(target)
-    members, target = registry(kind), target and target_name(target)
+    members, target = REGISTRIES[kind], target and target_name(target)
     rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
     if target:
-        kept = {name: members.load(name) for name in rows if target in members.load(name).targets}
-        rows = {name: _attack(name, made, target) for name, made in kept.items()}
+        fitting = {name: made for name, made in members.load_all().items() if target in made.targets}
+        rows = {name: _attack(name, made, target) for name, made in fitting.items()}
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -89,21 +95,18 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     return Catalogue(kind, rows)
 
 
-def registry(kind: str) -> Registry:
-    """Return the registry of a kind."""
-    module, _, attribute = REGISTRIES[kind].partition(":")
-    result: Registry = getattr(importlib.import_module(module), attribute)
-    return result
-
-
 def _docstring(kind: str, name: str) -> str:
-    """Return the docstring in which a member describes itself; empty where there is none but Python's own."""
+    """Return the docstring in which a member describes itself."""
     if kind == "methods":  # a method is a constant: its file speaks for it
-        return inspect.cleandoc(importlib.import_module(registry(kind)[name].partition(":")[0]).__doc__ or "")
-    result = registry(kind).load(name)
-    result = getattr(result, "func", result)  # of a partial function, the whole one's
-    details = inspect.getdoc(result) or ""
-    return "" if details.startswith(f"{getattr(result, '__name__', '')}(") else details
+        return inspect.cleandoc(importlib.import_module(REGISTRIES[kind][name].partition(":")[0]).__doc__ or "")
+    result = REGISTRIES[kind].load(name)
+    return _written(getattr(result, "func", result))  # of a partial function, the whole one's
+
+
+def _written(thing: Any) -> str:
+    """Return the docstring of a class or function; empty where there is none but Python's own."""
+    details = inspect.getdoc(thing) or ""
+    return "" if details.startswith(f"{getattr(thing, '__name__', '')}(") else details
 
 
 def _sentence(kind: str, name: str) -> str:
@@ -162,7 +165,7 @@ _WHERE = {
 
 
 def _dataset(name: str, _: Any) -> Row:
-    where = _WHERE.get(name, "data_dir, or download") if name in registry("datasets").builtins else "its own"
+    where = _WHERE.get(name, "data_dir, or download") if name in DATASETS.builtins else "its own"
     return {"holds": _sentence("datasets", name), "where": where}
 
 
@@ -216,13 +219,9 @@ _ROWS: dict[str, Callable[..., Any]] = {
 # ---------------------------------------------------------------- one member
 
 
-LINES, WIDTH = 25, 80
-"""Of an explanation as text."""
-
-
 @dataclass(frozen=True)
 class Explanation:
-    """Facts, text and paper of one member or word. As text it is a screen of 25 lines at most; a notebook shows all of it.
+    """Facts, text and paper of one member or word. As text it has no page and no entry of a paper; a notebook shows all.
 
     Attributes:
         name: the member, or the word.
@@ -240,55 +239,27 @@ class Explanation:
     page: str = ""
     bibtex: str = ""
 
-    @property
-    def title(self) -> str:
-        """The name and what sort of thing has it."""
-        noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
-        return self.name if self.kind == "words" else f"{self.name} ({noun})"
-
     def __str__(self) -> str:
-        lines = [self.title]
-        for name, fact in self._facts.items():
-            lines += _filled(f"{name}: {fact}", "  ", max_lines=3, placeholder=" ...")
-        whole = not (self.page or self.bibtex)
-        plain = self.text.replace("`", "").replace("## Options\n\n", "Options: ").replace(":\n\n- ", ":\n- ")
-        for part in plain.split("\n\n"):
-            block = ["", *(line for item in part.replace("\n- ", "\n\n- ").split("\n\n") for line in _filled(item))]
-            if len(lines) + len(block) > LINES - 2:
-                whole = False
-                break
-            lines += block
-        return "\n".join(lines if whole else [*lines, "", f"more: fedpriv explain {self.name} --all"])
-
-    @property
-    def _facts(self) -> dict[str, str]:
+        noun = {"datasets": "data set", "payloads": "kind of payload"}.get(self.kind, self.kind.removesuffix("s"))
+        title = self.name if self.kind == "words" else f"{self.name} ({noun})"
         in_text = ("does", "holds", "is") if self.text else ()  # the text begins with it
-        return {name: fact for name, fact in self.facts.items() if fact and name not in in_text}
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items() if fact and name not in in_text)
+        return "\n\n".join(part.strip() for part in (f"# {title}", facts, self.text) if part)
 
     def _repr_markdown_(self) -> str:
-        facts = "\n".join(f"- {name}: {fact}" for name, fact in self._facts.items())
-        parts = [f"# {self.title}", facts, self.text, self.page]
-        parts += [f"```bibtex\n{self.bibtex}\n```"] if self.bibtex else []
-        return "\n\n".join(part.strip() for part in parts if part)
+        paper = f"```bibtex\n{self.bibtex}\n```" if self.bibtex else ""
+        return "\n\n".join(part.strip() for part in (str(self), self.page, paper) if part)
 
 
-def _filled(text: str, indent: str = "", **more: Any) -> list[str]:
-    inner = f"{indent}  " if indent or text.startswith("- ") else ""
-    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent=indent, subsequent_indent=inner, **more)
-
-
-@imports_what_is_named
+@verb()
 def explain(name: str) -> Explanation:
     """Explain a method, attack, defense, kind of payload, data set, model, claim, or a word of reports.
 
     >>> import fedpriv
     >>> fedpriv.explain("fedgh").facts["does"]
     'FedGH: upload class prototypes; the server trains a global head on them.'
-    >>> print(fedpriv.explain("ssim"))
-    SSIM
-    <BLANKLINE>
-    Likeness of the structure of two images, 1 for equal ones, about 0 for unrelated
-    ones. Computed by torchmetrics on pixels in [0, 1].
+    >>> fedpriv.explain("ssim").text.partition(",")[0]
+    'Likeness of the structure of two images'
 
     Args:
         name: of a member, ``package.module:NAME``, or a word of the glossary.
@@ -296,28 +267,26 @@ def explain(name: str) -> Explanation:
     kind: Any = _kind_of(name)
     if kind == "words" and (word := find_word(name)):
         return Explanation(word.names[0], kind, {}, word.text)
-    if kind in REGISTRIES and kind != "datasets" and name in registry(kind):
-        name = registry(kind).own_name(name)
+    if kind in REGISTRIES and kind != "datasets" and name in REGISTRIES[kind]:
+        name = REGISTRIES[kind].own_name(name)
     facts = dict(catalogue(kind).members.get(name, {}))
     if kind == "payloads" and name in target_names():
         facts |= catalogue("targets").members[name]
-    paper = references().get(name, "") if kind == "methods" else ""
-    return Explanation(name, kind, facts, _text(kind, name), _page(name) if kind == "attacks" else "", paper)
+    paper, page = references().get(name, "") if kind == "methods" else "", ""
+    if kind == "attacks":
+        from fedpriv.reports.page import attack_pages
 
-
-def _page(name: str) -> str:
-    from fedpriv.reports.page import attack_pages
-
-    return attack_pages().get(name, "")
+        page = attack_pages().get(name, "")
+    return Explanation(name, kind, facts, _text(kind, name), page, paper)
 
 
 def _kind_of(name: str) -> str:
     if not isinstance(name, str):
         raise UserError(f"name={shown(name)}: expected a name")
     for kind in REGISTRIES:
-        if name in registry(kind):
+        if name in REGISTRIES[kind]:
             with contextlib.suppress(UserError):  # of a reference that keeps another kind's contract
-                registry(kind).load(name)
+                REGISTRIES[kind].load(name)
                 return kind
     if name in FAMILIES:
         return "models"
@@ -325,7 +294,7 @@ def _kind_of(name: str) -> str:
         return "claims"
     if find_word(name):
         return "words"
-    known = [*(current for kind in REGISTRIES for current in registry(kind)), *FAMILIES, *claims()]
+    known = [*(current for kind in REGISTRIES for current in REGISTRIES[kind]), *FAMILIES, *claims()]
     near = {other.lower(): other for other in [*known, *(other for word in words() for other in word.names)]}
     close = [repr(near[key]) for key in get_close_matches(name.lower(), near, n=3)]
     hint = f"; did you mean {' or '.join(close)}?" if close else ";"
@@ -338,10 +307,91 @@ def _text(kind: str, name: str) -> str:
         claim = claims()[name]
         lines = [*(f"- known: {line}" for line in claim.known), *(f"- not said: {line}" for line in claim.unknown)]
         return "\n\n".join([f"`fedpriv reproduce {name}` puts it to the test.", "\n".join(lines)])
-    if name not in registry(kind):
+    if name not in REGISTRIES[kind]:
         return ""
-    options = getattr(registry(kind).load(name), "options", None) if kind == "methods" else None
-    details = inspect.getdoc(options) or "" if is_dataclass(options) else ""
-    current = "" if details.startswith(f"{getattr(options, '__name__', '')}(") else details
-    parts = [_docstring(kind, name), *([f"## Options\n\n{current}"] if current else [])]
+    options = _written(REGISTRIES[kind].load(name).options) if kind == "methods" else ""
+    parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
+
+
+# ---------------------------------------------------------------- this installation
+
+BOUND = 0.01
+"""Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
+
+
+@dataclass(frozen=True)
+class Diagnosis(Tabular):
+    """Findings on an installation. As text it can be pasted into a bug report: the user's home is not in it.
+
+    Attributes:
+        findings: of each check its ``name``, ``status`` (``ok`` or ``failed``) and ``told``, a line for people.
+    """
+
+    findings: tuple[Mapping[str, str], ...]
+
+    @property
+    def failed(self) -> tuple[Mapping[str, str], ...]:
+        """The findings that have failed: work that needs these will fail."""
+        return tuple(finding for finding in self.findings if finding["status"] == "failed")
+
+    def table(self) -> Sequence[Mapping[str, str]]:
+        """Return the findings, one row each."""
+        return self.findings
+
+    def __str__(self) -> str:
+        return "\n".join("{status:<7}  {name}: {told}".format_map(finding) for finding in self.findings)
+
+
+def doctor(*, device: str = "auto") -> Diagnosis:
+    """Return the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+
+    Args:
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
+    """
+    checks: dict[str, Callable[[], tuple[bool, str]]] = {
+        "packages": _packages,
+        "computing": lambda: _computing(device),
+    }
+    findings = []
+    for name, check in checks.items():
+        try:
+            good, text = check()
+        except Exception as error:
+            good, text = False, f"{type(error).__name__}: {error}"
+        line = " ".join(text.split()).replace(str(Path.home()), "~")
+        findings.append({"name": name, "status": "ok" if good else "failed", "told": line})
+    return Diagnosis(tuple(findings))
+
+
+def _packages() -> tuple[bool, str]:
+    """Return the versions of the packages that fedpriv and its extras name, as far as they are there."""
+    lines = [f"fedpriv {fedpriv.__version__}", f"{platform.python_implementation()} {platform.python_version()}"]
+    for needed in importlib.metadata.requires("fedpriv") or ():
+        name = "".join(itertools.takewhile(lambda letter: letter.isalnum() or letter in "-_.", needed))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+    return True, ", ".join(dict.fromkeys(lines))
+
+
+def _computing(text: str) -> tuple[bool, str]:
+    """Compare a gradient on the device with the CPU's; its images are the embedded digits, which are so read too."""
+    import torch
+    import torchvision  # noqa: F401  (compiled for one version of torch)
+
+    from fedpriv.datasets import load_dataset
+    from fedpriv.util import seeds
+    from fedpriv.util.compute import pick_device
+
+    device = pick_device(text)
+    images, _ = load_dataset("digits").samples.batch(torch.arange(64))
+    kernel = torch.randn(8, 1, 3, 3, generator=seeds.generator(0, "doctor"))
+
+    def gradient(position: torch.device) -> torch.Tensor:
+        inputs = images.to(position).requires_grad_()
+        return torch.autograd.grad(torch.conv2d(inputs, kernel.to(position)).tanh().square().sum(), inputs)[0].cpu()
+
+    expected = gradient(torch.device("cpu"))
+    apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
+    details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
+    return apart <= BOUND, details

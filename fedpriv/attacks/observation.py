@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.uploads.payloads import Message, PublicLoss
@@ -34,10 +35,10 @@ class BatchFacts:
         optimiser: of the steps, which attacks take for plain SGD.
     """
 
-    batch_size: int
-    learning_rate: float
-    steps: int
-    sizes: tuple[int, ...] = ()
+    batch_size: Annotated[int, Ge(1)]
+    learning_rate: Annotated[float, Gt(0)]
+    steps: Annotated[int, Ge(1)]
+    sizes: tuple[Annotated[int, Ge(1)], ...] = ()
     optimiser: str = "sgd"
 
     @property

@@ -17,32 +17,17 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
-    from fedpriv.api.result import AttackResult
+    from fedpriv.api.results import AttackResult
     from fedpriv.eval.answers import Answer
     from fedpriv.reports.summary import Subject
 
 
-FIRST = (
-    *(
-        "target",
-        "run",
-        "attacks",
-        "full",
-        "knowledge",
-        "method",
-        "dataset",
-        "clients",
-        "defense",
-        "iterations",
-        "seed",
-        "out",
-    ),
-)
-"""Settings whose flags ``attack --help`` shows."""
-
-
 @click.command(cls=Command)
-@flags_of("attacking:attack", single=("reach",), first=FIRST)
+@flags_of(
+    "attacking:attack",
+    single=("reach",),
+    first="target run attacks full knowledge method dataset clients defense iterations seed out",
+)
 @click.option(
     "--verbose", is_flag=True, help="A sentence on each answer, and the table of all attacks.", panel="Output"
 )
@@ -67,7 +52,7 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@flags_of("result:score", without=("results",))
+@flags_of("results:score", without=("results",))
 @common.common_options
 def score(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
     """Score attack directories again; rewrites metrics.json and the image grid.
@@ -139,7 +124,7 @@ def _show_attacks(uploads: Sequence[Subject]) -> None:
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@flags_of("reporting:report", without=("results",))
+@flags_of("results:report", without=("results",))
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
 @common.common_options
 def report(

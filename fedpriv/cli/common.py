@@ -10,16 +10,17 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import rich_click as click
 from click import get_current_context
+from click.core import ParameterSource
 
+from fedpriv.api.named_code import named_code
+from fedpriv.util.code import allowing, module_names
 from fedpriv.util.escape import command_line, one_line, terminal_line
-from fedpriv.util.folders import telling_name
 from fedpriv.util.parallel import Listener, Report
 
 if TYPE_CHECKING:
@@ -30,75 +31,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 hint: dict[str, str] = {}
 """Advice to somebody who interrupts: ``resume`` is the command that goes on."""
 
-_ALLOWED = "fedpriv.allow_code"
-"""Key of what a command's context keeps: the modules of ``--allow-code``."""
-
 
 # ---------------------------------------------------------------- commands
 
 
 def common_options(command: F) -> F:
     """Add the flags that every command has, and let it import the modules that are typed."""
-    allow = click.option(
-        "--allow-code",
-        multiple=True,
-        metavar="MODULE",
-        expose_value=False,
-        callback=_allow,
-        help="Import this module although only a file names it, as config.json or a study may (repeat for more).",
-        panel="Output",
-    )
+    words = "Import this module although only a file names it, as config.json or a study may (repeat for more)."
+    allow = click.option("--allow-code", multiple=True, metavar="MODULE", help=words, panel="Output")
     machine = click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output.")
     quiet = click.option("--quiet", is_flag=True, help="No progress, no tables.", panel="Output")
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        from fedpriv.api.named_code import named_code
-        from fedpriv.util.code import allowing
-
-        context = get_current_context()
-        with allowing((*context.meta.get(_ALLOWED, ()), *named_code(context.params))):
+    def run(*args: Any, allow_code: tuple[str, ...], **kwargs: Any) -> Any:
+        with allowing((*module_names(allow_code), *named_code(get_current_context().params))):
             return command(*args, **kwargs)
 
     return cast(F, click.option_panel("Options")(allow(machine(quiet(run)))))
 
 
-def _allow(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-    from fedpriv.util.code import module_names
-
-    ctx.meta[_ALLOWED] = module_names(value)
-
-
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
-    from click.core import ParameterSource
-
     source, left_out = get_current_context().get_parameter_source, (ParameterSource.DEFAULT, None)
     return {name: value for name, value in values.items() if source(name) not in left_out}
 
 
-def data_name(flags: Mapping[str, Any]) -> str:
-    """Return the name of the data set as a part of a folder's name: a folder of images goes by its own."""
-    name = str(flags["dataset"] or "fashion")
-    return "-".join(telling_name(Path(flags["data_dir"]))) if name == "folder" and flags["data_dir"] else name
-
-
 _SWITCHES = ("--force", "--resume", "--share-group")
-_HOW = ("--shard", "--submit", "--shards", "--job")
-"""Flags with a value that say which part of the work a process does, and nothing of what results."""
 
 
 def typed(*, without: Sequence[str] = ()) -> list[str]:
     """Return the arguments of whoever makes the same anew: nothing to go on with, nothing to replace, the whole of it."""
-    valued = (*_HOW, *without)
+    valued = ("--shard", *without)
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
     kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
     return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]
-
-
-def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the completion of an argument in a shell: the names that begin as typed."""
-    return lambda ctx, parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 # ---------------------------------------------------------------- output
@@ -154,25 +120,15 @@ class Terminal(Listener):
 
 
 def _bars() -> Progress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(file=sys.stderr)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
-        TextColumn("{task.fields[what]}", style="dim", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
+    title = progress.TextColumn("{task.description}", markup=False)
+    times = progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn()
+    what = progress.TextColumn("{task.fields[what]}", style="dim", markup=False)
+    columns = (title, progress.BarColumn(), progress.MofNCompleteColumn(), *times, what)
+    return progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 def say(text: str, *, quiet: bool, as_json: bool = False) -> None:

@@ -12,27 +12,27 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 import rich_click as click
 
 from fedpriv import __version__
+from fedpriv.cli import common
 from fedpriv.util.compute import ran_out
 from fedpriv.util.errors import UserError, WorkError, short_line
 
 COMMANDS: dict[str, str] = {
-    "train": "train:train",
+    "train": "runs:train",
     "attack": "attack:attack",
-    "audit": "audit:audit",
-    "audit-dp": "audit:audit_dp",
+    "audit": "runs:audit",
+    "audit-dp": "runs:audit_dp",
     "score": "attack:score",
     "report": "attack:report",
     "compare": "attack:compare",
-    "cost": "train:cost",
-    "reproduce": "audit:reproduce",
-    "list": "train:list_names",
-    "explain": "train:explain",
-    "doctor": "train:doctor",
+    "cost": "runs:cost",
+    "reproduce": "runs:reproduce",
+    "list": "runs:list_names",
+    "explain": "runs:explain",
+    "doctor": "runs:doctor",
 }
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     """
 
 
-def entry(arguments: Sequence[str] | None = None) -> None:
+def entry() -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
     gc.set_threshold(100_000)  # imports make some hundred thousand objects, which stay
 
@@ -72,7 +72,7 @@ def entry(arguments: Sequence[str] | None = None) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, stop)
     try:
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        code = run(sys.argv[1:])
     except KeyboardInterrupt:  # a second one, on the way out of the first
         code = _fail(f"interrupted{_go_on()}", 130)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted, and the code is to be told
@@ -81,8 +81,6 @@ def entry(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
-    from fedpriv.cli import common
-
     common.hint.clear()
     arguments = arguments or ["--help"]
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
@@ -128,17 +126,9 @@ def _refusal(error: OSError) -> tuple[str, int]:
 
 
 def _go_on() -> str:
-    from fedpriv.cli import common
-
     return f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""
 
 
 def _fail(line: str, code: int) -> int:
-    from fedpriv.cli import common
-
     common.tell(f"fedpriv: {short_line(line)}", err=True)
     return code
-
-
-if __name__ == "__main__":
-    entry()

@@ -1,4 +1,4 @@
-"""Flags made from the verbs: each keyword of a verb, and each of its settings, is one flag with the words of its docstring.
+"""Flags made from the verbs: each keyword of a verb is one flag, described by the docstring; each setting by its comment.
 
 Signatures are read from source, so that help comes without torch.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
@@ -58,18 +59,21 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 
 
 def flags_of(
-    text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: Collection[str] = ()
+    text: str, *, without: Collection[str] = (), single: Collection[str] = (), first: str = ""
 ) -> Callable[[F], F]:
-    """Add a flag for each keyword of a verb, with one value for ``single`` ones; all but ``first`` ones stand in groups."""
+    """Add a flag for each keyword of a verb, with one value for ``single`` ones.
+
+    ``first`` are keywords with blanks between that ``--help`` shows; all others stand in groups of ``--help-all``.
+    """
 
     def add(command: F) -> F:
-        if first:
+        shown, keywords = first.split(), keywords_of(text)
+        if shown:
             more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
             command = click.option("--help-all", help="Show all options, by group.", **more)(command)
-        keywords = keywords_of(text)
-        for name in reversed([*first, *(name for name in keywords if name not in first)]):
+        for name in reversed([*shown, *(name for name in keywords if name not in shown)]):
             if name not in (*NEVER, *without):
-                group = {"panel": keywords[name].group} if first and name not in first else {}
+                group = {"panel": keywords[name].group} if shown and name not in shown else {}
                 command = _option(name, keywords[name], several=name not in single, **group)(command)
         return command
 
@@ -99,7 +103,7 @@ def _option(name: str, keyword: Keyword, *, several: bool, **more: Any) -> Calla
 def keywords_of(text: str) -> dict[str, Keyword]:
     """Return the keywords of a verb by name, its settings last."""
     module, _, name = text.partition(":")
-    home, verb = _definition(VERBS + module, name)
+    home, verb, _ = _definition(VERBS + module, name)
     assert isinstance(verb, ast.FunctionDef)
     words, args = _words(verb), verb.args
     defaults = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults, *args.kw_defaults]
@@ -111,34 +115,37 @@ def keywords_of(text: str) -> dict[str, Keyword]:
     }
     if args.kwarg is not None:
         unpacked = ast.unparse(args.kwarg.annotation or args.kwarg).removeprefix("Unpack[").removesuffix("]")
-        results |= {k: v for k, v in _settings(home, unpacked).items() if k not in results}
+        results |= {k: v for k, v in settings_of(home, unpacked).items() if k not in results}
     return results
 
 
-def _settings(module: str, name: str) -> dict[str, Keyword]:
+def settings_of(module: str, name: str) -> dict[str, Keyword]:
     """Return the keys of a typed dictionary, its own first."""
-    home, kind = _definition(module, name)
+    home, kind, lines = _definition(module, name)
     assert isinstance(kind, ast.ClassDef)
-    words = _words(kind)
     results: dict[str, Keyword] = {}
     for line in kind.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             group = GROUPS.get(name, name.removesuffix("Settings"))
-            results[line.target.id] = Keyword(_types(line.annotation), "", words.get(line.target.id, ""), group)
+            comment = [lines[line.lineno - 1].partition("  # ")[2]]
+            comment += itertools.takewhile(lambda text: text.startswith("    # "), lines[line.lineno :])
+            words = " ".join(text.removeprefix("    # ") for text in comment)
+            results[line.target.id] = Keyword(_types(line.annotation), "", words, group)
     for base in kind.bases:
         if ast.unparse(base) != "TypedDict":
-            results |= {k: v for k, v in _settings(home, ast.unparse(base)).items() if k not in results}
+            results |= {k: v for k, v in settings_of(home, ast.unparse(base)).items() if k not in results}
     return results
 
 
 @cache
-def _definition(module: str, name: str) -> tuple[str, ast.stmt]:
-    """Return the module in which a name is defined, and its definition."""
+def _definition(module: str, name: str) -> tuple[str, ast.stmt, list[str]]:
+    """Return the module in which a name is defined, its definition, and the lines of the module."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
-    for node in ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")).body:
+    text = Path(str(spec.origin)).read_text(encoding="utf-8")
+    for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return module, node
+            return module, node, text.splitlines()
         if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
             return _definition(str(node.module), name)
     raise LookupError(f"{module} has no {name}")
@@ -154,7 +161,7 @@ def _types(annotation: ast.expr | None) -> frozenset[str]:
     return frozenset() if text == "None" else frozenset([text])
 
 
-def _words(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
+def _words(node: ast.FunctionDef) -> dict[str, str]:
     """Return the entries of the sections of a docstring, by name."""
     texts: dict[str, str] = {}
     last = ""

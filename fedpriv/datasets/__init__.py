@@ -41,7 +41,6 @@ class SourceOptions:
         download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
         image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
         per_class: how many images of each class to keep, the first in stored order of the merged set.
-        channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
         seed: the run's, for data that is drawn rather than read.
     """
 
@@ -49,7 +48,6 @@ class SourceOptions:
     download: bool = False
     image_size: int | None = None
     per_class: int | None = None
-    channels: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -57,8 +55,6 @@ class SourceOptions:
             raise UserError(f"image size is {self.image_size}: it must be at least 1 pixel", keys=("image_size",))
         if self.per_class is not None and self.per_class < 1:
             raise UserError(f"images per class is {self.per_class}: it must be at least 1", keys=("per_class",))
-        if self.channels not in (None, 1, 3):
-            raise UserError(f"number of channels is {self.channels}: it must be 1 (grey) or 3 (colour)")
 
     def folder(self, name: str, content: str) -> Path:
         """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
@@ -72,10 +68,10 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
 
     Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
-    from fedpriv.datasets.types import Dataset, keep_first_per_class, shape_images
+    from fedpriv.datasets.types import Dataset, keep_first_per_class, resized
 
     options = options or SourceOptions()
     dataset: Dataset = DATASETS.load(name)(options)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data set {name!r}: expected a fedpriv.datasets.types.Dataset, got {type(dataset).__name__}")
-    return shape_images(keep_first_per_class(dataset, options.per_class), options.channels, options.image_size)
+    return resized(keep_first_per_class(dataset, options.per_class), options.image_size)

@@ -90,7 +90,7 @@ def _read_dataset(
 ) -> Dataset:
     """Decode files, training part first; ``channels`` None means grey if every file is grey, else colour."""
     kept = [files[i] for i in first_per_class(np.array([file.label for file in files]), options.per_class)]
-    wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
+    wanted = channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
     first, _ = _pixels(kept[0].path, wanted, options.image_size)
     (_, height, width), each = first.shape, first.numel()
     require(

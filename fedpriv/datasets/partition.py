@@ -87,46 +87,31 @@ def dirichlet_partition(
     wanted = least_samples(len(labels), n_clients) if least is None else least
     source, by_class, best = source_of(rng), _positions_by_class(labels), 0
     for _ in range(MAX_DRAWS):
-        smallest, drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
-        if drawn is not None:
-            return drawn
-        best = max(best, smallest)
+        kept = np.zeros(n_clients, dtype=np.int64)
+        divided: list[tuple[np.ndarray, np.ndarray]] = []
+        for positions in by_class:
+            shuffled = positions.copy()
+            source.shuffle(shuffled)
+            shares = source.dirichlet(np.repeat(alpha, n_clients)) * (kept < len(labels) / n_clients)
+            total = shares.sum()
+            if total > 0:
+                cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
+                kept += np.diff(cuts, prepend=0, append=len(shuffled))
+                divided.append((shuffled, cuts))
+            elif len(positions):  # all clients full, or an alpha so small that every share is 0 or not a number
+                break
+        else:
+            smallest = int(kept.min())
+            if smallest >= wanted:  # most draws are cast away where alpha is small: nothing is cut up for them
+                pieces = [np.split(*item) for item in divided]
+                return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+            best = max(best, smallest)
     met = f"the best gave {best}: use least_per_client={shown(best)}," if best else "the best gave none: use"
     raise UserError(
         f"no partition of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
         f"least {wanted} samples in {MAX_DRAWS} draws; {met} a larger alpha or fewer clients",
         keys=("alpha",),
     )
-
-
-def _draw_dirichlet(
-    by_class: Sequence[np.ndarray],
-    full: float,
-    n_clients: int,
-    alpha: float,
-    source: np.random.RandomState,
-    wanted: int,
-) -> tuple[int, list[np.ndarray] | None]:
-    """Draw once; return the samples of the least client, and the division; None where that holds too little."""
-    kept = np.zeros(n_clients, dtype=np.int64)
-    divided: list[tuple[np.ndarray, np.ndarray]] = []
-    for positions in by_class:
-        shuffled = positions.copy()
-        source.shuffle(shuffled)
-        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (kept < full)
-        total = shares.sum()
-        if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
-            if len(positions):
-                return 0, None
-            continue
-        cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
-        kept += np.diff(cuts, prepend=0, append=len(shuffled))
-        divided.append((shuffled, cuts))
-    smallest = int(kept.min())
-    if smallest < wanted:  # most draws end here where alpha is small: nothing is cut up for them
-        return smallest, None
-    pieces = [np.split(*item) for item in divided]
-    return smallest, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
 
 def pathological_partition(

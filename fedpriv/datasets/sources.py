@@ -47,16 +47,11 @@ def load_digits(options: SourceOptions) -> Dataset:
 
     Source: UCI optical recognition of handwritten digits (Alpaydin and Kaynak, 1998); it has no test part of its own.
     """
-    for position in getattr(find_spec("sklearn"), "submodule_search_locations", None) or ():
-        file = Path(position) / "datasets" / "data" / "digits.csv.gz"  # importing scikit-learn takes a second
-        if file.is_file():
-            table = np.loadtxt(file, delimiter=",")
-            pixels, classes = table[:, :-1], table[:, -1].astype(np.int64)
-            break
-    else:
-        from sklearn.datasets import load_digits as read
-
-        pixels, classes = read(return_X_y=True)
+    package = find_spec("sklearn")  # importing it takes a second
+    assert package is not None
+    folder = Path(package.submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index]
+    table = np.loadtxt(folder / "digits.csv.gz", delimiter=",")
+    pixels, classes = table[:, :-1], table[:, -1].astype(np.int64)
     images = torch.from_numpy(pixels.reshape(-1, 1, 8, 8)).float().div_(16)
     return Dataset("digits", Samples(images, torch.from_numpy(classes).long()), tuple(map(str, range(10))), len(images))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -123,7 +122,6 @@ class FederatedData:
         return self.dataset.samples.subset(self.clients[client].test_index)
 
 
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's conversion to grey
 CHUNK = 4096
 """Images at a time, so that float copies of a large set never stand in memory at once."""
 
@@ -145,56 +143,31 @@ def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
     return dataset if len(index) == len(dataset.samples) else dataset.only(index)
 
 
-def shape_images(dataset: Dataset, channels: int | None, image_size: int | None) -> Dataset:
-    """Return the data set with images of ``channels`` channels and ``image_size`` x ``image_size`` pixels.
+def resized(dataset: Dataset, side: int | None) -> Dataset:
+    """Return the data set with square images: the largest centred square of each, scaled bilinearly with anti-aliasing.
 
-    None leaves that property as it is. The number type of the images does not change.
+    None leaves images as they are. Their number type does not change.
     """
     images = dataset.samples.images
-    _, height, width = dataset.image_shape
-    same_channels = channels in (None, images.shape[1])
-    same_size = image_size in (None, height) and image_size in (None, width)
-    if same_channels and same_size:
+    channels, height, width = dataset.image_shape
+    if side is None or height == width == side:
         return dataset
-    shape = (len(images), channels or images.shape[1], image_size or height, image_size or width)
-    each = math.prod(shape[1:]) * images.element_size()
+    each = channels * side**2 * images.element_size()
     require(
         len(images) * each,
-        f"data set {dataset.name!r}: {shape[0]:,} images of {shape[1]} x {shape[2]} x {shape[3]}",
+        f"data set {dataset.name!r}: {len(images):,} images of {channels} x {side} x {side}",
         lambda free: f"a smaller image_size, or per_class for {free // each:,} images, would fit",
         "image_size",
     )
-    shaped = torch.empty(shape, dtype=images.dtype)
-    chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * max(math.prod(images.shape[1:]), math.prod(shape[1:])))))
-    for part, position in zip(images.split(chunk), shaped.split(chunk), strict=True):
-        recoloured = part if same_channels or channels is None else _with_channels(part, channels)
-        position.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
+    shaped = torch.empty((len(images), channels, side, side), dtype=images.dtype)
+    chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * channels * max(height * width, side**2))))
+    square = min(height, width)
+    top, left = (height - square) // 2, (width - square) // 2
+    for part, place in zip(images.split(chunk), shaped.split(chunk), strict=True):
+        cut = part[:, :, top : top + square, left : left + square].float()
+        scaled = functional.interpolate(cut, size=(side, side), mode="bilinear", antialias=True)
+        place.copy_(scaled.round_().clamp_(0, 255) if images.dtype == torch.uint8 else scaled.clamp_(0, 1))
     cropped = " (cropped to a square first)" if width != height else ""
-    scaled = f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}"
-    coloured = f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}"
-    done = (dataset.brought, "" if same_size else scaled, "" if same_channels else coloured)
-    brought = "; ".join(filter(None, done))
+    done = f"{len(images):,} images scaled from {width}x{height} to {side}x{side}{cropped}"
+    brought = "; ".join(filter(None, (dataset.brought, done)))
     return replace(dataset, samples=Samples(shaped, dataset.samples.labels), brought=brought)
-
-
-def _with_channels(images: Tensor, channels: int) -> Tensor:
-    """Return grey images repeated to three channels, or colour images weighted to one."""
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1).contiguous()
-    grey = torch.einsum("nchw,c->nhw", images.float(), torch.tensor(LUMA)).unsqueeze(1)
-    return _as_stored(grey, images.dtype)
-
-
-def _resized(images: Tensor, size: int) -> Tensor:
-    """Return the largest centred square of the images, scaled bilinearly with anti-aliasing."""
-    height, width = images.shape[2:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    square = images[:, :, top : top + side, left : left + side].float()
-    scaled = functional.interpolate(square, size=(size, size), mode="bilinear", antialias=True)
-    return _as_stored(scaled, images.dtype)
-
-
-def _as_stored(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return float values in the number type of the data set, bytes rounded."""
-    return values.round_().clamp_(0, 255).to(torch.uint8) if dtype == torch.uint8 else values.clamp_(0, 1)

@@ -1,35 +1,34 @@
-"""Noise: as large as the entries, without a guarantee."""
+"""Noise on every entry of an upload: without a guarantee, with one that is accounted for, and as Flower's mod applies it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from fedpriv.defenses import accounting, signals
+from fedpriv.defenses.accounting import ACCOUNTANT, ImpliedEpsilon, implied_epsilon
 from fedpriv.defenses.signals import (
-    AVERAGED,
-    CLASS_IDS,
-    COMPARED,
     LIKENESS,
     MOST_LIKELY,
     NETWORK_NAMES,
-    SEARCHES,
     SignalDefense,
+    in_clear,
     norm,
     signal,
     transform,
 )
 from fedpriv.federation.answer import Answer
-from fedpriv.federation.defense import UploadContext
+from fedpriv.federation.defense import ProtectionPlan, UploadContext
+from fedpriv.uploads.kinds import ROWS, UPDATES
 from fedpriv.uploads.payload import Message
 
+REPLACED = "all images of one client replaced by others of the same classes and numbers"
 _OWN_SIZE = "every tensor has noise of its own size, and counts by it"
-
-
 Distribution = Literal["gaussian", "laplace"]
 
 
@@ -52,10 +51,10 @@ class Noise(SignalDefense):
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
     guarantee: ClassVar[str] = "none (heuristic)"
     answers = (
-        *AVERAGED,
-        Answer(SEARCHES, NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
+        *signals.AVERAGED,
+        Answer(signals.SEARCHES, NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
         replace(MOST_LIKELY, where={"unit": "absolute"}),
-        *(LIKENESS, CLASS_IDS, COMPARED),
+        *signals.UNCHANGED,
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
 
@@ -88,3 +87,123 @@ def clipped_and_noisy(message: Message, context: UploadContext, bound: float, de
         return value * share + deviation * standard_noise(value, "gaussian", context.rng)
 
     return transform(message, context.broadcast, change)
+
+
+@dataclass(frozen=True)
+class DPNoise(SignalDefense):
+    """Clip, add Gaussian noise in proportion to the sensitivity, and account for all rounds.
+
+    All images of a client are replaced by others of the same classes and numbers: the signals of an upload together (for
+    networks: the difference from the broadcast), clipped to ``bound`` = S, move by at most 2 S in the L2 norm, whatever
+    happened in training. Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (2 S); all
+    rounds are composed, as if the client took part in each. Classes, counts and label encodings travel in clear, which
+    the record names. Noise comes from the run's seed: a simulation of the mechanism, not a deployment of it. For single
+    images see ``dp-sgd``.
+
+    Attributes:
+        bound: S > 0, in units of the representation or of the weights.
+        noise_multiplier: z > 0; or
+        epsilon: the target over the whole run, from which z is computed; exactly one of the two.
+        delta: in (0, 1).
+    """
+
+    bound: Annotated[float, Gt(0)] = 1.0
+    noise_multiplier: Annotated[float, Gt(0)] | None = None
+    epsilon: Annotated[float, Gt(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+
+    name: ClassVar[str] = "dp-noise"
+    source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
+    guarantee: ClassVar[str] = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
+    answers = (*signals.AVERAGED, MOST_LIKELY, *signals.UNCHANGED)
+    fits = ROWS | UPDATES
+
+    def __post_init__(self) -> None:
+        accounting.refuse_two_targets(self.name, self.noise_multiplier, self.epsilon)
+
+    def check(self, plan: ProtectionPlan) -> None:
+        super().check(plan)
+        self.privacy(plan)  # says before training that opacus is missing
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        return clipped_and_noisy(message, context, self.bound, self.multiplier(context.rounds) * 2 * self.bound)
+
+    def multiplier(self, rounds: int) -> float:
+        """Return z for a run of so many rounds."""
+        if self.epsilon is None:
+            return self.noise_multiplier or 0.0
+        return accounting.noise_multiplier_for(self.epsilon, self.delta, rounds)
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        z = self.multiplier(plan.rounds)
+        return {
+            "epsilon": accounting.epsilon(z, plan.rounds, self.delta),
+            "delta": self.delta,
+            "noise_multiplier": z,
+            "bound": self.bound,
+            "norm": "L2",
+            "unit": "client",
+            "neighbours": REPLACED,
+            "given": "",
+            "sensitivity": "2 S of the whole upload",
+            "releases": plan.rounds,
+            "accountant": ACCOUNTANT,
+            "not_protected": in_clear(plan),
+        }
+
+
+@dataclass(frozen=True)
+class LocalDp(SignalDefense):
+    """Clip the update to norm C, add noise of s = D sqrt(2 ln(1.25 / delta)) / epsilon to every entry (Flower's mod).
+
+    D, ``sensitivity``, is whatever the user writes, and has nothing to do with C. An update clipped to C moves by up to
+    2 C if the client's images are replaced, so the claimed epsilon follows for D = 2 C and epsilon <= 1, and need not
+    follow otherwise. Records state what is claimed of each upload, and what clip and noise imply for one and for all
+    rounds (:mod:`fedpriv.defenses.accounting`). See ``dp-noise`` for noise that is computed from the clip.
+
+    Attributes:
+        clipping_norm: C > 0, the largest L2 norm of the whole update.
+        sensitivity: D >= 0 from which the noise is computed; 0 is no noise.
+        epsilon: claimed for each upload, > 0.
+        delta: in (0, 1).
+    """
+
+    clipping_norm: Annotated[float, Gt(0)] = 1.0
+    sensitivity: Annotated[float, Ge(0)] = 1.0
+    epsilon: Annotated[float, Gt(0)] = 1.0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+
+    name: ClassVar[str] = "local-dp"
+    source: ClassVar[str] = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
+    guarantee: ClassVar[str] = (
+        "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
+        "imply, which need not be the one claimed"
+    )
+    answers = (MOST_LIKELY, LIKENESS)
+    fits = UPDATES
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        return clipped_and_noisy(message, context, self.clipping_norm, self.implied(1).deviation)
+
+    def implied(self, releases: int) -> ImpliedEpsilon:
+        """Return the epsilon claimed beside those that follow, for a client that sends in so many rounds."""
+        return implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        implied = self.implied(plan.rounds)
+        return {
+            "epsilon": implied.overall if math.isfinite(implied.overall) else None,
+            "delta": self.delta,
+            "epsilon_claimed_of_each_upload": implied.claimed,
+            "epsilon_implied_of_each_upload": implied.once if math.isfinite(implied.once) else None,
+            "claim": "follows" if implied.follows else f"does not follow: {implied.words}",
+            "noise_multiplier": implied.deviation / implied.sensitivity,
+            "bound": self.clipping_norm,
+            "norm": "L2",
+            "unit": "client",
+            "neighbours": REPLACED,
+            "sensitivity": f"2 C of the whole update; the noise was computed for {self.sensitivity:g}",
+            "releases": plan.rounds,
+            "accountant": "exact, of composed Gaussian mechanisms (Balle and Wang 2018; Dong et al. 2019)",
+            "not_protected": in_clear(plan),
+        }

@@ -200,6 +200,9 @@ COMPARED = Answer(
     note="as they are: compare clients with one another, by all entries together",
 )
 
+UNCHANGED = (LIKENESS, CLASS_IDS, COMPARED)
+"""Attacks that work as they are on what noise, clips and pruning leave."""
+
 LEARNED = (
     Answer(("decoder",), SINGLE_NAMES, note="learns on images of its own behind the same defense"),
     Answer(("all-rounds",), SINGLE_NAMES, note="the same, from all rounds together"),

@@ -19,17 +19,11 @@ from numpy.typing import NDArray
 from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.eval.intervals import clopper_pearson
 
-Scores = NDArray[np.float64]
-"""``(n,)`` scores; canaries that are in are expected to have the higher ones."""
-
+Scores = NDArray[np.float64]  # ``(n,)`` scores; canaries that are in are expected to have the higher ones
 Coins = NDArray[np.bool_]
 
-LEAST_GUESSES: Final = 8
-"""Of the ladder's lowest rung; fewer right guesses are no evidence at any usual alpha."""
-
-
-CHOOSING: Final = 1 / 3
-"""Share of canaries that choose the threshold of :func:`gaussian_bound`."""
+LEAST_GUESSES: Final = 8  # of the ladder's lowest rung; fewer right guesses are no evidence at any usual alpha
+CHOOSING: Final = 1 / 3  # share of canaries that choose the threshold of :func:`gaussian_bound`
 
 
 def one_run_bound(scores: Scores, coins: Coins, alpha: float, delta: float) -> float:

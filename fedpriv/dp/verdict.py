@@ -12,8 +12,7 @@ from annotated_types import Ge, Gt, Lt
 
 from fedpriv.defenses.accounting import gaussian_epsilon
 from fedpriv.dp.bounds import Coins, Scores, gaussian_bound, one_run_bound
-from fedpriv.eval.records import AuditWord, ClaimedPrivacy, EpsilonBound, Way
-from fedpriv.util.config import mapping, parse
+from fedpriv.eval.records import AuditWord, ClaimedPrivacy
 from fedpriv.util.errors import UserError
 
 
@@ -33,29 +32,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class StatedClaim:
-    """A claim that a user states: that of a paper, or of a defense that accounts for nothing.
+    """A claim that a user states: that of a paper, or of a defense that accounts for nothing."""
 
-    Attributes:
-        epsilon: claimed; None for bounds without a claim.
-        delta: of claim and bounds.
-        unit: ``client`` or ``image``.
-        of: ``upload``, each for itself, or all uploads of a client over the ``run``.
-        neighbours: ``replaced``, or ``absent``: there, or not.
-        gaussian: the noise is said to be Gaussian.
-    """
-
-    epsilon: Annotated[float, Gt(0)] | None = None
-    delta: Annotated[float, Ge(0), Lt(1)] = 1e-5
+    epsilon: Annotated[float, Gt(0)] | None = None  # None for bounds without a claim
+    delta: Annotated[float, Ge(0), Lt(1)] = 1e-5  # of claim and bounds
     unit: Literal["client", "image"] = "client"
-    of: Literal["upload", "run"] = "upload"
-    neighbours: Literal["replaced", "absent"] = "replaced"
-    gaussian: bool = False
-
-
-def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
-    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none."""
-    values = mapping("claim", given)
-    return parse(StatedClaim, values, "claim") if values else None
+    of: Literal["upload", "run"] = "upload"  # each upload for itself, or all of a client's over the run
+    neighbours: Literal["replaced", "absent"] = "replaced"  # absent: there, or not
+    gaussian: bool = False  # the noise is said to be Gaussian
 
 
 def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | None, rounds: int) -> Claim:
@@ -64,10 +48,9 @@ def chosen_claim(records: Sequence[Mapping[str, Any]], stated: StatedClaim | Non
         return _stated(stated, rounds)
     claims = [claim for record in records if (claim := _claimed(record, rounds)) is not None]
     if not claims:
-        example = "claim='epsilon=1,delta=1e-5'"
         raise UserError(
             "no defense claims an epsilon here; give one that accounts for it (dp-noise, local-dp, dp-sgd), or say what is "
-            f"claimed, with {example}; claim='delta=1e-5' asks for a bound without a claim"
+            "claimed, with claim='epsilon=1,delta=1e-5'; claim='delta=1e-5' asks for a bound without a claim"
         )
     if len(claims) > 1:
         names = ", ".join(claim.claimant for claim in claims)
@@ -112,10 +95,7 @@ def _claimed(record: Mapping[str, Any], rounds: int) -> Claim | None:
     return Claim(name, privacy, delta, unit, number, "replaced" in neighbours, gaussian, record.get("bound"))
 
 
-LESS_NOISE: Final = 10
-"""A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""
-
-GAUSSIAN: Final = "the mechanism is a Gaussian one, as the defense says"
+LESS_NOISE: Final = 10  # a mechanism with so many times less noise has to be contradicted, or the audit says nothing
 
 
 @dataclass(frozen=True)
@@ -168,21 +148,6 @@ def word(claim: ClaimedPrivacy | None, most: float, control: float) -> AuditWord
     return "not contradicted" if control > claim.epsilon else "untested"
 
 
-def finite(epsilon: float) -> float | None:
-    """Return an epsilon as a record holds it: None for more than any number."""
-    return epsilon if math.isfinite(epsilon) else None
-
-
-def as_record(bounds: Mapping[str, float]) -> tuple[EpsilonBound, ...]:
-    """Return bounds as a record holds them, with what they hold under."""
-    return tuple(
-        EpsilonBound.model_validate(
-            {"name": name, "epsilon": finite(epsilon), "given": GAUSSIAN if name == "Gaussian" else ""}
-        )
-        for name, epsilon in bounds.items()
-    )
-
-
 # ---------------------------------------------------------------- words
 
 
@@ -211,18 +176,14 @@ def sentence(
         )
     else:
         behind = f"Were all of them recognised, they would show {figure(audited.attainable)}: take more canaries."
-    return f"{opening(claimant, claim, verdict)} {shown}. {behind}"
-
-
-def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
-    """Return the verdict and the claim."""
     start = "Inconclusive" if verdict == "untested" else f"The claim is {verdict}"
     implied = "" if claim.implied is None else f"; clip and noise imply {figure(claim.implied)}"
     if not follows(claim):
         implied += ", so that it does not follow from them"
     single = "one upload" if claim.unit == "client" else "one release"
     of = single if claim.releases == 1 else f"{claim.releases} releases together"
-    return f"{start}: {claimant} claims epsilon {figure(claim.epsilon)} (delta {claim.delta:g}) of {of}{implied}."
+    opening = f"{start}: {claimant} claims epsilon {figure(claim.epsilon)} (delta {claim.delta:g}) of {of}{implied}."
+    return f"{opening} {shown}. {behind}"
 
 
 def follows(claim: ClaimedPrivacy) -> bool:
@@ -230,18 +191,6 @@ def follows(claim: ClaimedPrivacy) -> bool:
     return claim.implied is None or claim.implied <= claim.epsilon * (1 + 1e-3)
 
 
-def each_bound(bounds: Sequence[EpsilonBound]) -> str:
-    """Return the bounds of a record in words."""
-    return ", ".join(f"{bound.name} {figure(bound.epsilon)}" for bound in bounds)
-
-
 def figure(epsilon: float | None) -> str:
     """Return an epsilon in three digits, or in words where it is beyond any number."""
     return f"{epsilon:.3g}" if epsilon is not None and math.isfinite(epsilon) else "beyond any number"
-
-
-WAYS: Final[Mapping[Way, str]] = {
-    "uploads": "uploads that pass the defense",
-    "training": "gradients within local training",
-}
-"""Where the canaries were, in words."""

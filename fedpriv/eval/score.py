@@ -78,7 +78,7 @@ def score(
         UserError: when numbers of targets or image shapes do not match.
     """
     reconstruction = reconstruction.to_cpu()
-    truths = tuple(truth.to_cpu() for truth in truths)
+    truths = tuple(truths)
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
     means = Means(tuple(about.unit_of(target.client) for target in targets))

@@ -11,7 +11,7 @@ from fedpriv.models import family
 from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.kinds import payload_kind
-from fedpriv.uploads.ledger import Direction, Entry, FederationSizes, count, planned
+from fedpriv.uploads.ledger import Direction, Entry, FederationSizes, count
 from fedpriv.uploads.payload import Payload
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -32,10 +32,7 @@ def with_models(
     sizes = [model_parameters(blueprint) for blueprint in blueprints]
     turns, left = divmod(facts.clients, len(names))
     return replace(
-        facts,
-        blueprint=blueprints[0],
-        model_scalars=sizes[0],
-        all_model_scalars=turns * sum(sizes) + sum(sizes[:left]),
+        facts, blueprint=blueprints[0], model_scalars=sizes[0], all_model_scalars=turns * sum(sizes) + sum(sizes[:left])
     )
 
 
@@ -58,7 +55,8 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Entry, ...]:
                 if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
                     scalars = _scalars(method, facts, direction, kind, spec)
                 if scalars:
-                    items.append(planned(direction, name, scalars, meta["paper"], 8 if meta["integer"] else 4))
+                    size = 8 if meta["integer"] else 4
+                    items.append(Entry(0, 0, direction, name, (scalars,), "", size, meta["paper"]))
     return tuple(items)
 
 

@@ -5,7 +5,6 @@ No hook knows a method; several defenses are applied in the order they are given
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
@@ -130,10 +129,6 @@ class Defense:
         """Return the message that leaves the client instead of ``message``; an empty one is not sent at all."""
         return message
 
-    def period(self) -> int:
-        """Return the rounds from one upload to the next."""
-        return 1
-
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as this defense encodes it."""
         return entries
@@ -188,8 +183,9 @@ class DefensePipeline:
 
     def _plans(self, plan: ProtectionPlan) -> Iterator[tuple[Defense, ProtectionPlan]]:
         """Yield each defense with the plan that it gets."""
-        for index, defense in enumerate(self.defenses):
-            yield defense, DefensePipeline(self.defenses[:index]).after(plan)
+        for defense in self.defenses:
+            yield defense, plan
+            plan = defense.after(plan)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
@@ -222,10 +218,6 @@ class DefensePipeline:
             if not message:
                 return ()
         return message
-
-    def period(self) -> int:
-        """Return the rounds from one upload to the next."""
-        return math.lcm(*(defense.period() for defense in self.defenses))
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as it is put on the wire."""

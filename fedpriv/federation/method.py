@@ -108,7 +108,6 @@ class Plan:
 
     blueprints: tuple[Blueprint, ...]  # architecture of each client
     options: Any  # the method's own options
-    has_public: bool  # public images were set aside
     train_sizes: tuple[int, ...]  # training images of each client
     training: LocalTraining
 

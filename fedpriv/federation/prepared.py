@@ -211,7 +211,6 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
         Plan(
             blueprints=tuple(setup.blueprint for setup in setups),
             options=options,
-            has_public=has_public,
             train_sizes=tuple(len(setup.train) for setup in setups),
             training=setups[0].training,
         )

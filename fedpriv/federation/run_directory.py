@@ -33,7 +33,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
 from fedpriv.uploads.ledger import Entry
-from fedpriv.uploads.messages import load_message, save_message
+from fedpriv.uploads.messages import load_message, message_bytes
 from fedpriv.uploads.payload import Message
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
@@ -47,6 +47,7 @@ from fedpriv.util.files import (
     read_json,
     read_lines,
     remove,
+    write_bytes,
     write_json,
     write_text,
 )
@@ -280,7 +281,8 @@ class RunDirectory:
         server = folder / SERVER
         clients = self.state_paths(checkpoint.round)
         remove(folder)
-        save_message(folder / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
+        broadcast = message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1})
+        write_bytes(folder / "broadcast.safetensors", broadcast)
         with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
                 shutil.copyfile(checked(state), temporary[path])

@@ -19,6 +19,9 @@ from fedpriv.util.files import checked_tensors
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""
 
+Outcome = tuple[State, Message]
+"""Of a step: the state after it, and the message that it sends."""
+
 
 def take(module: nn.Module, prefix: str) -> State:
     """Return copies of a module's parameters and buffers, named ``prefix.name``."""

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import classification_loss, represent, train
 from fedpriv.federation.method import ClientSetup, Plan
-from fedpriv.federation.states import State, inner, outer, parameters, put, take
+from fedpriv.federation.states import Outcome, State, inner, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.models.build import build_model
 from fedpriv.uploads.payloads import Message, Model, PublicLoss, get_payload
@@ -91,7 +91,7 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
     return state | outer(merge(inner(state, "model"), received, inner(state, SHARES)), "model")
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Learn W, merge, train; upload the model with the number of samples."""
     shares = outer(learn_shares(setup, state, broadcast, weights.side_generator(rng)), SHARES)
     put(setup.model, apply_broadcast(setup, state | shares, broadcast), "model")

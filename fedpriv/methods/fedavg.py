@@ -1,19 +1,53 @@
-"""FedAvg: whole models are averaged, weighted by numbers of training samples.
+"""FedAvg and near it: a part of the clients' weights is averaged, weighted by numbers of training samples.
 
-McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
-Data, AISTATS 2017, algorithm 1.
+- ``fedavg``, whole models: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep
+  Networks from Decentralized Data, AISTATS 2017, algorithm 1.
+- ``fedprox``, mu/2 |w - w_global|^2 added to the loss, ``w_global`` the newest broadcast: Li, Sahu, Zaheer, Sanjabi,
+  Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, algorithm 2. PFLlib's mu defaults to 0,
+  which is FedAvg; here it is 0.01, of the values that the paper tries.
+- ``lg-fedavg``, heads, while extractors stay with the clients: Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov,
+  Morency: Think Locally, Act Globally, NeurIPS 2019 workshop on federated learning.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fedpriv.federation.method import Method
-from fedpriv.methods.local import METHOD as LOCAL
-from fedpriv.methods.weights import Kind, average, client_step, receive, start
-from fedpriv.uploads.payloads import Model
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method
+from fedpriv.federation.states import Outcome, State, parameters, put, take
+from fedpriv.methods import weights
+from fedpriv.methods.weights import Kind
+from fedpriv.uploads.payloads import Classifier, Message, Model, PublicLoss
+
+
+@dataclass(frozen=True)
+class FedProxOptions:
+    """Hyperparameters of FedProx: ``mu``, the weight of the proximal term; 0 is FedAvg."""
+
+    mu: Annotated[float, Ge(0)] = 0.01
+
+
+def proximal_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
+    """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
+    model, mu = setup.model, float(setup.options.mu)
+    put(model, weights.receive(Model, setup, state, broadcast), "model")
+    anchors = list(parameters(model).values())
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        pairs = zip(model.parameters(), anchors, strict=True)
+        distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
+        return cross_entropy(model(images), labels) + mu / 2 * distance
+
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
+    return take(model, "model"), weights.weighed(Model, setup)
 
 
 def averaging(kind: Kind, **changes: Any) -> Method:
@@ -21,13 +55,13 @@ def averaging(kind: Kind, **changes: Any) -> Method:
     same: dict[str, Any] = {
         "uploads": (kind.kind, "sample-count"),
         "broadcasts": (kind.kind,),
-        "start": partial(start, kind),
-        "apply_broadcast": partial(receive, kind),
-        "client_step": partial(client_step, kind),
-        "server_step": partial(average, kind),
+        "start": partial(weights.start, kind),
+        "apply_broadcast": partial(weights.receive, kind),
+        "client_step": partial(weights.client_step, kind),
+        "server_step": partial(weights.average, kind),
         "linear_aggregation": True,
     }
-    return replace(LOCAL, **same | changes)
+    return replace(weights.LOCAL, **same | changes)
 
 
 METHOD = averaging(
@@ -36,4 +70,19 @@ METHOD = averaging(
     about="FedAvg: average whole models, weighted by the number of training samples.",
     source="McMahan et al., AISTATS 2017",
     homogeneous=True,
+)
+FEDPROX = replace(
+    METHOD,
+    name="fedprox",
+    about="FedProx: FedAvg whose clients are held back by their distance to the global model.",
+    source="Li et al., MLSys 2020",
+    options=FedProxOptions,
+    client_step=proximal_step,
+    public_loss=lambda options, round_: PublicLoss(proximal=options.mu),
+)
+LG_FEDAVG = averaging(
+    Classifier,
+    name="lg-fedavg",
+    about="LG-FedAvg: average the heads by numbers of samples, keep the extractors; clients train their whole model.",
+    source="Liang et al., NeurIPS 2019 workshop",
 )

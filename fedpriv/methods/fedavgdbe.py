@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take
+from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.uploads.payloads import FeatureMean, Message, Model, PublicLoss, SampleCount, find_payload, get_payload
 
@@ -63,12 +63,7 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
     return state if sent is None else state | {GLOBAL_MEAN: sent.mean.clone()}
 
 
-def pull(running: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over features of half the squared distance of the running mean from the global one."""
-    return (running - target).square().mean() / 2
-
-
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train; upload the model with the number of samples, and the first time the running mean."""
     options: Options = setup.options
     state, model = apply_broadcast(setup, state, broadcast), setup.model
@@ -86,7 +81,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
             mean = mean + (1 - options.momentum) * running
         running = mean.detach()
         value = cross_entropy(model.head(features + translation), labels)
-        return value if target is None else value + options.kappa * pull(mean, target)
+        return value if target is None else value + options.kappa * ((mean - target).square().mean() / 2)
 
     trained = [*model.parameters(), translation] if debias and options.translation else model.parameters()
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained)
@@ -97,7 +92,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state | take(model, "model") | private, upload
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average models as FedAvg; average the running means of all clients that have sent one."""
     averaged, sent = weights.average(Model, setup, state, uploads, rng)
     sums = state.get(MEAN_SUM, torch.zeros(setup.blueprint.width, dtype=torch.float64, device=setup.device))

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, linear, one_hot
 
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
-from fedpriv.federation.states import State, outer, parameters, put, take
+from fedpriv.federation.states import Outcome, State, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.methods.weights import Kind
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -107,9 +107,7 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     return weights.init(setup, rng) | {REPORTED: torch.tensor(False)}
 
 
-def client_step(
-    kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
+def client_step(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by CE on images + weight * CE of the head on generated representations, as many as images (at least two).
 
     Without a generator in the broadcast images alone train. Uploads head or model with the number of samples, and the
@@ -139,7 +137,7 @@ def client_step(
     return take(model, "model") | {REPORTED: torch.ones_like(state[REPORTED])}, upload
 
 
-def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the initial weights, which are broadcast, and the initial generator, which is not yet."""
     averaged, sent = weights.start(kind, setup, rng)
     generator = make_generator(setup, weights.draw_seed(rng), setup.device)
@@ -147,9 +145,7 @@ def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, 
     return averaged | take(generator, GENERATOR) | {LABELS: histogram}, sent
 
 
-def server_step(
-    kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average heads or models, train the generator on the average's head; broadcast both, and the label histogram."""
     averaged, sent = weights.average(kind, setup, state, uploads, rng)
     prefix = "global." if kind is Classifier else "global.head."

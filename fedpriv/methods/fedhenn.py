@@ -36,9 +36,8 @@ from fedpriv.algebra.matrices import KernelName, alignment, kernel
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, inner, outer, parameters, put, take
+from fedpriv.federation.states import Outcome, State, inner, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -171,7 +170,7 @@ def prefix(client: int) -> str:
     return f"client-{client:03d}"
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Give every client the initial weights of its architecture, as the clients do themselves, and broadcast."""
     seed = weights.draw_seed(rng)
     state: State = dict(FIRST)
@@ -209,7 +208,7 @@ def mean(kernels: Iterable[Tensor]) -> Tensor:
     return (total / number).float()
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by cross-entropy and alignment; upload the whole model."""
     put(setup.model, state, "model")
     images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
@@ -217,7 +216,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state, (Model(parameters(setup.model)),)
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Keep the uploaded weights and represent new public images with everybody's."""
     state = state | {ROUND: state[ROUND] + 1}
     for client, upload in uploads:
@@ -226,7 +225,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedhenn",
     source="Makhija et al., ICML 2022",
     options=Options,
@@ -241,13 +240,13 @@ METHOD = replace(
 )
 
 
-def start_averaging(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start_averaging(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Broadcast the initial global model with the first public images."""
     state, message = weights.start(Model, setup, rng)
     return state | FIRST, (*message, PublicImages(sample_images(setup, rng)), coefficient(setup, 1))
 
 
-def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the global model by cross-entropy and alignment with where it came from; upload it."""
     images = get_payload(broadcast, PublicImages).images
     put(setup.model, weights.receive(Model, setup, state, broadcast), "model")
@@ -257,7 +256,7 @@ def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: to
     return state, weights.weighed(Model, setup)
 
 
-def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average by numbers of samples; sample new public images."""
     averaged, message = weights.average(Model, setup, state, uploads, rng)
     round_ = state[ROUND] + 1
@@ -281,15 +280,13 @@ HOMOGENEOUS = replace(
 )
 
 
-def start_kernels(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start_kernels(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Ask for the kernel of the first public images; there is no reference yet."""
     images = sample_images(setup, rng)
     return FIRST | {IMAGES: images}, (PublicImages(images), coefficient(setup, 1))
 
 
-def train_and_compare(
-    setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
+def train_and_compare(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by cross-entropy and alignment; upload the kernel of the new public images."""
     images, reference = get_payload(broadcast, PublicImages).images, find_payload(broadcast, Kernel)
     put(setup.model, state, "model")
@@ -303,7 +300,7 @@ def train_and_compare(
     return state, (Kernel(matrix),)
 
 
-def average_kernels(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def average_kernels(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average the kernels of the round's clients and ask for those of new images."""
     reference = Kernel(mean(get_payload(upload, Kernel).matrix for _, upload in uploads))
     images, round_ = sample_images(setup, rng), state[ROUND] + 1

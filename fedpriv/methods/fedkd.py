@@ -31,10 +31,9 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
-from fedpriv.methods import small_model, weights
-from fedpriv.methods.local import METHOD as LOCAL
-from fedpriv.methods.small_model import divergence
+from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
+from fedpriv.methods import fml, weights
+from fedpriv.methods.fml import divergence
 from fedpriv.uploads.payloads import Energy, LowRankModel, Message, PublicLoss, get_payload
 from fedpriv.util.seeds import derive_seed, global_seed
 
@@ -53,7 +52,7 @@ class Options:
         clip_norm: largest norm of the gradient of mentor, mentee and bridge, each.
     """
 
-    small_model: str = small_model.AUTO
+    small_model: str = fml.AUTO
     energy_start: Annotated[float, Gt(0), Le(1)] = 0.95
     energy_end: Annotated[float, Gt(0), Le(1)] = 0.98
     clip_norm: Annotated[float, Gt(0)] = 10.0
@@ -67,9 +66,9 @@ def bridge(width: int, seed: int) -> nn.Linear:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial mentor and bridge, and buffers for the mentee, which arrives with every broadcast."""
-    seed, small = weights.draw_seed(rng), small_model.shared_small(setup.blueprint, setup.options)
+    seed, small = weights.draw_seed(rng), fml.shared_small(setup.blueprint, setup.options)
     between = bridge(setup.width, derive_seed(seed, "bridge"))
-    return small_model.init_both(setup, small, seed, received=True) | take(between, "bridge")
+    return fml.init_both(setup, small, seed, received=True) | take(between, "bridge")
 
 
 class _WithGradients(torch.autograd.Function):
@@ -115,12 +114,12 @@ def distillation_loss(
     return mentor_alone + mentee_alone + (taught + hidden) / divisor
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train mentor, mentee and bridge on the same batches; upload the compressed mentee."""
     between = bridge(setup.width, 0).to(setup.train.labels.device)
     put(between, state, "bridge")
     received = outer(recover(get_payload(broadcast, LowRankModel).factors), "small")
-    mentor, mentee = small_model.load(setup, state | received)
+    mentor, mentee = fml.load(setup, state | received)
     modules = (mentor, mentee, between)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
@@ -131,24 +130,24 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
     train(nn.ModuleList(modules), setup.train, setup.training, rng, loss, setup.trace)
     factors = compress(parameters(mentee), float(get_payload(broadcast, Energy).share))
-    return take(mentor, "model") | take(between, "bridge") | small_model.buffers(mentee), (LowRankModel(factors),)
+    return take(mentor, "model") | take(between, "bridge") | fml.buffers(mentee), (LowRankModel(factors),)
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the initial mentee, compress and broadcast it."""
-    blueprint = small_model.shared_small(setup.blueprint, setup.options)
-    mentee = small_model.initial_small(blueprint, weights.draw_seed(rng)).to(setup.device)
+    blueprint = fml.shared_small(setup.blueprint, setup.options)
+    mentee = fml.initial_small(blueprint, weights.draw_seed(rng)).to(setup.device)
     return _announce(setup, parameters(mentee), 0, setup.options.energy_start)
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Take the plain mean of the recovered mentees, compress and broadcast it with the next round's share."""
     mentees = [recover(get_payload(upload, LowRankModel).factors) for _, upload in uploads]
     mean = weighted_mean(mentees, [1] * len(mentees))
     return _announce(setup, mean, int(state[DONE]) + 1, float(state[ENERGY]))
 
 
-def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tuple[State, Message]:
+def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> Outcome:
     first, last = setup.options.energy_start, setup.options.energy_end
     share = torch.tensor([first + min(done / setup.rounds, 1.0) * (last - first)], device=setup.device)
     state = outer(mentee, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
@@ -156,7 +155,7 @@ def _announce(setup: ServerSetup, mentee: State, done: int, energy: float) -> tu
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedkd",
     source="Wu et al., Nature Communications 2022",
     options=Options,
@@ -167,8 +166,8 @@ METHOD = replace(
     # The broadcast is taken up at the start of training; the mentor, which predicts, does not change.
     client_step=client_step,
     server_step=server_step,
-    check=partial(small_model.check_small, small_model.shared_small),
-    shared=small_model.shared_small,
+    check=partial(fml.check_small, fml.shared_small),
+    shared=fml.shared_small,
     # The mentor teaches the mentee through its logits, and through the bridge its representations.
     public_loss=lambda options, round_: PublicLoss(through="representation"),
 )

@@ -28,10 +28,9 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, train
 from fedpriv.federation.method import ClientSetup, Plan
-from fedpriv.federation.states import State, parameters, put, take
-from fedpriv.methods import small_model, weights
-from fedpriv.methods.local import METHOD as LOCAL
-from fedpriv.methods.small_model import small_blueprint
+from fedpriv.federation.states import Outcome, State, parameters, put, take
+from fedpriv.methods import fml, weights
+from fedpriv.methods.fml import small_blueprint
 from fedpriv.models import MODELS
 from fedpriv.models.build import narrowing_models
 from fedpriv.models.split import Blueprint, SplitModel
@@ -58,7 +57,7 @@ class Options:
         inference: the way to predict: see the module.
     """
 
-    small_model: str = small_model.AUTO
+    small_model: str = fml.AUTO
     small_width: Annotated[int, Ge(0)] = 0
     narrowing: Literal["layer", "htfllib"] = "layer"
     small_weight: Annotated[float, Ge(0)] = 1.0
@@ -82,7 +81,7 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial private model, small model and projector."""
     seed = weights.draw_seed(rng)
     projector = _projector(setup, derive_seed(seed, "projector"))
-    both = small_model.init_both(setup, _small(setup.blueprint, setup.options), seed)
+    both = fml.init_both(setup, _small(setup.blueprint, setup.options), seed)
     return both | take(projector, "projector")
 
 
@@ -106,7 +105,7 @@ class Fusion(nn.Module):
 
 def load(setup: ClientSetup, state: State) -> Fusion:
     """Return the client's three modules with the weights of a state."""
-    small = small_model.small_scratch(setup, _small(setup.blueprint, setup.options))
+    small = fml.small_scratch(setup, _small(setup.blueprint, setup.options))
     fusion = Fusion(small, setup.model, _projector(setup, 0).to(setup.train.labels.device))
     for name in PARTS:
         put(getattr(fusion, name), state, name)
@@ -122,9 +121,9 @@ def nested_loss(fusion: Fusion, images: Tensor, classes: Tensor, options: Option
     )
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train small model, private model and projector together; upload the small model with the number of samples."""
-    fusion = load(setup, small_model.receive_small(setup, state, broadcast))
+    fusion = load(setup, fml.receive_small(setup, state, broadcast))
 
     def loss(images: Tensor, classes: Tensor) -> Tensor:
         return nested_loss(fusion, images, classes, setup.options)
@@ -163,21 +162,21 @@ def check(plan: Plan) -> None:
             f"one of {', '.join(narrowing_models())}, or option={shown({'narrowing': 'htfllib'})} to pool its "
             "representation"
         )
-    small_model.check_small(_small, plan)
+    fml.check_small(_small, plan)
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedmrl",
     source="Yi et al., NeurIPS 2024",
     options=Options,
     uploads=("small-model", "sample-count"),
     broadcasts=("small-model",),
-    start=partial(small_model.start_small, _small),
+    start=partial(fml.start_small, _small),
     init=init,
-    apply_broadcast=small_model.receive_small,
+    apply_broadcast=fml.receive_small,
     client_step=client_step,
-    server_step=small_model.average_small,
+    server_step=fml.average_small,
     predict=predict,
     check=check,
     shared=_small,

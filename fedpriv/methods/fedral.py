@@ -26,12 +26,11 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import represent_by, train
+from fedpriv.algebra.matrices import check_divides, dense, diagonal_blocks, published_blocks
+from fedpriv.federation.local_training import classify_by, represent_by, train
 from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take, weighted_mean
+from fedpriv.federation.states import Outcome, State, put, take, weighted_mean
 from fedpriv.methods import weights
-from fedpriv.methods.local import METHOD as LOCAL
 from fedpriv.models.build import build_model
 from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import AngleMatrix, Message, get_payload
@@ -87,7 +86,7 @@ def turned(features: Tensor, angle: Tensor) -> Tensor:
     return features + features @ angle
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train model and matrix together; upload the matrix's diagonal blocks."""
     options: Options = setup.options
     state = apply_broadcast(setup, state, broadcast)
@@ -105,24 +104,23 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model") | {ANGLE: trained}, upload
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Draw the initial matrix and broadcast it."""
     seed = weights.draw_seed(rng)
     return _announce(initial_angle(setup.blueprint.width, seed, setup.options.scale).to(setup.device))
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Average the matrices element by element and broadcast the dense result."""
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "weighted":
         return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], weights.counts(uploads))[ANGLE])
-    width = blocks[0].shape[0] * blocks[0].shape[1]
     total = torch.stack([dense(block).double() for block in blocks]).sum(0)
-    senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)
+    senders = torch.stack([dense(torch.ones_like(block)) for block in blocks]).sum(0)
     return _announce((total / senders.clamp(min=1)).float())
 
 
-def _announce(angle: Tensor) -> tuple[State, Message]:
+def _announce(angle: Tensor) -> Outcome:
     return {ANGLE: angle}, (AngleMatrix(angle[None].clone()),)
 
 
@@ -160,7 +158,7 @@ def sizes(facts: FederationSizes) -> Scalars:
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fedral",
     source="Yi et al., FedRAL",
     options=Options,
@@ -174,6 +172,6 @@ METHOD = replace(
     predict=predict,
     check=check,
     sizes=sizes,
-    extra_predictors={"without_matrix": weights.predict},
+    extra_predictors={"without_matrix": classify_by},
     linear_aggregation=True,
 )

@@ -20,28 +20,16 @@ from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, LocalTraining
-from fedpriv.federation.states import State, put, take
+from fedpriv.federation.states import Outcome, State, put, take
 from fedpriv.methods import fedavg, weights
 from fedpriv.uploads.payloads import Extractor, Message
 
 
 @dataclass(frozen=True)
 class Options:
-    """Hyperparameters of FedRep.
-
-    Attributes:
-        head_epochs: passes over the local data that train the head, before the extractor's.
-    """
+    """Hyperparameters of FedRep: ``head_epochs``, passes over the local data that train the head, before the extractor's."""
 
     head_epochs: Annotated[int, Ge(1)] = 1
-
-
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Train the head, then the extractor; upload the extractor with the number of samples."""
-    put(setup.model, weights.receive(Extractor, setup, state, broadcast), "model")
-    train_head(setup, weights.side_generator(rng))
-    train_base(setup, rng)
-    return take(setup.model, "model"), weights.weighed(Extractor, setup)
 
 
 def local_phases(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
@@ -49,29 +37,25 @@ def local_phases(options: Options, training: LocalTraining) -> tuple[LocalTraini
     return replace(training, epochs=options.head_epochs), training
 
 
-def train_head(setup: ClientSetup, rng: torch.Generator) -> None:
-    """Train the head of ``setup.model`` alone, in place."""
-    model = setup.model
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
+    """Train the head, then the extractor; upload the extractor with the number of samples."""
+    model, phases = setup.model, local_phases(setup.options, setup.training)
+    put(model, weights.receive(Extractor, setup, state, broadcast), "model")
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
+    def loss_of_head(images: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             features = model.represent(images)
         return cross_entropy(model.head(features), labels)
 
-    training = local_phases(setup.options, setup.training)[0]
-    train(model, setup.train, training, rng, loss, setup.trace, trained=model.head.parameters())
+    def loss_of_base(images: Tensor, labels: Tensor) -> Tensor:
+        head = model.head.weight.detach(), model.head.bias.detach()
+        return cross_entropy(linear(model.represent(images), *head), labels)
 
-
-def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
-    """Train everything of ``setup.model`` but the head, in place."""
-    model = setup.model
-    weight, bias = model.head.weight.detach(), model.head.bias.detach()
-
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(linear(model.represent(images), weight, bias), labels)
-
-    moved = [value for name, value in model.named_parameters() if not name.startswith("head.")]
-    train(model, setup.train, setup.training, rng, loss, setup.trace, trained=moved)
+    side, head = weights.side_generator(rng), list(model.head.parameters())
+    base = [value for name, value in model.named_parameters() if not name.startswith("head.")]
+    train(model, setup.train, phases[0], side, loss_of_head, setup.trace, trained=head)
+    train(model, setup.train, phases[1], rng, loss_of_base, setup.trace, trained=base)
+    return take(model, "model"), weights.weighed(Extractor, setup)
 
 
 METHOD = fedavg.averaging(

@@ -27,9 +27,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from fedpriv.federation.local_training import class_means, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, put, take
-from fedpriv.methods import fedproto, prototypes, weights
-from fedpriv.methods.local import METHOD as LOCAL
+from fedpriv.federation.states import Outcome, State, put, take
+from fedpriv.methods import fedproto, weights
 from fedpriv.uploads.payloads import Message, Prototypes, find_payload, get_payload
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
@@ -74,7 +73,7 @@ def contrastive_terms(features: Tensor, targets: Tensor, clusters: Tensor, class
     return scores.logsumexp(1) - current.logsumexp(1)
 
 
-def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train with the cluster prototypes; upload the mean representation of every class the client holds."""
     options: Options = setup.options
     state = apply_broadcast(setup, state, broadcast)
@@ -98,10 +97,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         return value + extra.sum() / len(labels)
 
     train(model, setup.train, setup.training, rng, loss, setup.trace)
-    return state | take(model, "model"), (prototypes.of_client(setup),)
+    return state | take(model, "model"), (weights.prototypes(setup),)
 
 
-def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Cluster each class's prototypes; only this round's clients count, as in the paper."""
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
@@ -114,7 +113,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 METHOD = replace(
-    LOCAL,
+    weights.LOCAL,
     name="fpl",
     source="Huang et al., CVPR 2023",
     options=Options,

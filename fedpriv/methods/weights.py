@@ -1,5 +1,6 @@
-"""Weights that travel and are averaged, and the server's own training: what methods share.
+"""Local training without any exchange, the baseline that federation must beat, and what methods add to it together.
 
+Weights travel and are averaged; a server trains on a round's uploads.
 The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``),
 or all but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference
 libraries.
@@ -15,12 +16,12 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.federation.local_training import classification_loss, classify_by, train
-from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import State, outer, parameters, put, take, weighted_mean
+from fedpriv.federation.local_training import class_means, classification_loss, classify_by, represent, train
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
+from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
+from fedpriv.uploads.payloads import Classifier, Extractor, Message, Model, Prototypes, SampleCount, get_payload
 
 Kind = type[Model] | type[Extractor] | type[Classifier]
 
@@ -40,11 +41,6 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     return take(build_model(setup.blueprint, draw_seed(rng)), "model")
 
 
-def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
-    """Return the logits ``(n, C)`` of the client's own model."""
-    return classify_by(setup, state, images)
-
-
 def part(kind: Kind, model: SplitModel) -> State:
     """Return copies of the parameters that payloads of a kind hold."""
     if kind is Classifier:
@@ -52,7 +48,7 @@ def part(kind: Kind, model: SplitModel) -> State:
     return {n: value for n, value in parameters(model).items() if kind is Model or not n.startswith("head.")}
 
 
-def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the initial global weights and broadcast them."""
     weights = part(kind, build_model(setup.blueprint, draw_seed(rng)).to(setup.device))
     return outer(weights, "global"), (kind(weights),)
@@ -81,11 +77,15 @@ def weighed(kind: Kind, setup: ClientSetup) -> Message:
     return kind(part(kind, setup.model)), sample_count(setup)
 
 
-def client_step(
-    kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
-) -> tuple[State, Message]:
+def client_step(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the whole model by cross-entropy; upload a part of it with the number of samples."""
     return train_locally(kind, setup, state, broadcast, rng), weighed(kind, setup)
+
+
+def prototypes(setup: ClientSetup, counted: bool = False) -> Prototypes:
+    """Return the mean representation of every class that the client holds, by ``setup.model`` as it is."""
+    means, classes, numbers = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return Prototypes(means, classes, numbers if counted else None)
 
 
 def counts(uploads: Uploads) -> list[int]:
@@ -93,9 +93,7 @@ def counts(uploads: Uploads) -> list[int]:
     return [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
 
 
-def average(
-    kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator
-) -> tuple[State, Message]:
+def average(kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
     """Return sum_k n_k w_k / sum_k n_k over the uploaded weights, as state and as broadcast."""
     weights = weighted_mean([get_payload(upload, kind).state for _, upload in uploads], counts(uploads))
     return outer(weights, "global"), (kind(weights),)
@@ -128,3 +126,27 @@ def descend(
             for value, slope in zip(trained.values(), slopes, strict=True):
                 value.data.add_(slope, alpha=-how.learning_rate)
     return {name: value.detach() for name, value in trained.items()}
+
+
+def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
+    """Train by cross-entropy; upload nothing."""
+    put(setup.model, state, "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    return take(setup.model, "model"), ()
+
+
+LOCAL = Method(
+    name="local",
+    about="Local training without any exchange: the baseline that federation must beat.",
+    source="no federation",
+    options=NoOptions,
+    uploads=(),
+    broadcasts=(),
+    start=lambda setup, rng: ({}, ()),
+    init=init,
+    apply_broadcast=lambda setup, state, broadcast: state,
+    client_step=train_alone,
+    server_step=lambda setup, state, uploads, rng: (state, ()),
+    predict=classify_by,
+)
+"""A model for each client that predicts by itself: what other methods change."""

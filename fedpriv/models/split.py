@@ -232,22 +232,18 @@ def channels_last(images: Tensor) -> Tensor:
 
 @contextmanager
 def fastest_order(module: nn.Module, loss: Callable[..., Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Have a network's weights channels last for a while where that is no slower; give what puts images in their order."""
-    if takes_channels_last(module, loss):
-        with weights_channels_last(module):
-            yield channels_last
-    else:
+    """Have a network's weights channels last for a while where that is no slower; give what puts images in their order.
+
+    The parameters stay the same objects.
+    """
+    if not takes_channels_last(module, loss):
         yield lambda images: images
-
-
-@contextmanager
-def weights_channels_last(module: nn.Module) -> Iterator[None]:
-    """Have the weights of a network's convolutions in this order for a while; the parameters stay the same objects."""
+        return
     weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     for weight in weights:
         weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     try:
-        yield
+        yield channels_last
     finally:
         for weight in weights:
             weight.data = weight.data.contiguous()

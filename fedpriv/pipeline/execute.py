@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Declared, Same, Trained
+from fedpriv.attacks.contract import Attack, AttackProblem, Declared, Same, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetId, ThreatModel
 from fedpriv.eval import inference as scoring
+from fedpriv.eval import storage
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import (
     About,
@@ -28,15 +30,6 @@ from fedpriv.eval.records import (
 )
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
-from fedpriv.eval.storage import (
-    AttackRecord,
-    holds_scores,
-    is_attack_directory,
-    load_metrics,
-    load_scores,
-    save_attack,
-    write_record,
-)
 from fedpriv.pipeline.plan import AttackPlan, Job
 from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
@@ -64,28 +57,33 @@ class AttackContext:
 
     source: Source  # that is attacked
     plan: AttackPlan  # by which cases are built
+    named: Collection[str] = ()  # attacks that somebody asked for by name: what they lack is refused
+    command: str = ""  # for records
+    listener: Listener = SILENT
     cases: dict[Hashable, Case] = field(default_factory=dict)  # by attack and threat model
     trained: Trained = field(default_factory=Trained)  # substitutes, which all attacks and controls share
     scorers: Trained = field(default_factory=Trained)  # pools and representations, which no attack is handed
 
     def case_for(self, job: Job, extractor: ExtractorAccess | None = None) -> Case:
         """Return the case that a job's attack is handed, built when it is first asked for; or one of another access."""
-        plan, attack = self.plan, job.attack
-        stored = sum(plan.round is None or number <= plan.round for number in self.source.rounds())
-        card = plan.card_for(attack, stored)
+        attack, card = job.attack, self.plan.card_for(job.attack, self.stored)
         card = card if extractor is None else replace(card, extractor=extractor)
         key = (job.name, card)
         if key not in self.cases:
-            self.cases[key] = build_case(
-                self.source,
-                card,
-                attack,
-                n_targets=plan.n_targets or attack.most_targets,
-                seed=plan.seed,
-                round_=plan.round,
-                trained=self.trained,
-            )
+            n_targets = self.plan.n_targets or attack.most_targets
+            self.cases[key] = self.case(card, self.plan.round, attack, n_targets=n_targets)
         return self.cases[key]
+
+    def case(self, card: ThreatModel, round_: int | None, attack: Attack | None = None, *, n_targets: int) -> Case:
+        """Return a case of uploads up to a round."""
+        more: dict[str, Any] = {"n_targets": n_targets, "seed": self.plan.seed, "round_": round_}
+        return build_case(self.source, card, attack, **more, trained=self.trained)
+
+    def problem(self, case: Case, targets: tuple[TargetId, ...] | None = None) -> AttackProblem:
+        """Return the problem of an attack on a case's targets, or on some of them."""
+        known = case.observations, case.knowledge, case.targets if targets is None else targets
+        plan, device = self.plan, self.source.device
+        return AttackProblem(*known, plan.seed, device, plan.chunk_rows, trained=self.trained)
 
     def collected(self) -> AttackContext:
         """Build the case for each attack of the plan, and return the context."""
@@ -96,6 +94,11 @@ class AttackContext:
             rounds_up_to(self.source, plan.round, plan.rounds_seen)
         return self
 
+    @property
+    def stored(self) -> int:
+        """Number of the rounds up to the attacked one whose uploads are there."""
+        return sum(self.plan.round is None or number <= self.plan.round for number in self.source.rounds())
+
     @cached_property
     def premise(self) -> Premise | None:
         """Agreement of the uploads with the computation that attacks assume; only scorers ask."""
@@ -105,60 +108,54 @@ class AttackContext:
         return self.scorers.get(("premise", Same(source)), lambda: premise_of(source))
 
 
-def open_run(path: Path, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
+def open_run(path: Path, plan: AttackPlan, **how: Any) -> tuple[AttackContext, tuple[str, ...]]:
     """Open a run for a plan of attacks, with every case built, and say which attacks are left out.
 
-    Attacks that return images are, where samples are points of the plane; those that were ``named`` are refused.
+    Attacks that return images are, where samples are points of the plane; those that were ``named`` are refused. ``how`` are
+    names, command and listener of the context.
     """
     source = RunSource.open(path, plan.target, pick_device(plan.device), download=plan.download)
-    dataset = source.federation.data.dataset
+    ground, dataset = AttackContext(source, plan, **how), source.federation.data.dataset
     if dataset.samples.images[:1].numel() != 2:
-        return AttackContext(source, plan).collected(), ()
+        return ground.collected(), ()
     has = f"data set {dataset.name!r} has none: its samples are points of the plane"
     reasons = {name: f"attack {name!r} returns images, and {has}" for name in plan.attacks}
-    for name in named:
+    for name in ground.named:
         if name in reasons:
             raise UserError(reasons[name])
-    return AttackContext(source, replace(plan, attacks={})).collected(), tuple(reasons.values())
+    return replace(ground, plan=replace(plan, attacks={})).collected(), tuple(reasons.values())
 
 
 def run_plan(
-    folder: Path,
-    ground: AttackContext,
-    *,
-    command: str,
-    named: Collection[str] = (),
-    listener: Listener = SILENT,
-    refused: Callable[[str], None] = SILENT.say,
-    pages: bool = True,
+    folder: Path, ground: AttackContext, *, refused: Callable[[str], None] = SILENT.say, pages: bool = True
 ) -> tuple[dict[Path, ReconstructionRecord], dict[Path, InferenceResult]]:
     """Run, score and save every attack and inference of a plan that has no result yet; return all records by folder."""
     plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
         home = folder / job.folder
-        if is_attack_directory(home):
-            records[home] = load_metrics(home)
+        if storage.is_attack_directory(home):
+            records[home] = storage.load_metrics(home)
             continue
         try:
-            records[home] = run_job(home, ground, job, command, listener, pages=pages)
+            records[home] = run_job(home, ground, job, pages=pages)
         except UserError as error:
             if not plan.suffix or plan.reach is None:
                 raise
             refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
-        if holds_scores(home):
-            scores[home] = load_scores(home)
+        if storage.holds_scores(home):
+            scores[home] = storage.load_scores(home)
             continue
-        with listener.progress(f"{home.name} on {plan.target}"):
-            case = case_of(ground, plan, inference)
-            about = described(ground, name, inference, _card_of(ground, inference, case), command)
+        with ground.listener.progress(f"{home.name} on {plan.target}"):
+            case = case_of(ground, inference)
+            about = described(ground, name, inference, _card_of(ground, inference, case))
             try:
                 scores[home] = scoring.evaluate(inference, case, about)
             except UserError as error:
-                if name in named:
+                if name in ground.named:
                     raise
-                listener.say(f"left out: {error}")
+                ground.listener.say(f"left out: {error}")
                 continue
             if plan.control and isinstance(scores[home], MembershipRecord) and plan.target in VECTORS:
                 clients = {seen.client for seen in case.evidence.observations}
@@ -166,42 +163,42 @@ def run_plan(
                 planted = planted_membership(inference, case, pools, about)
                 scores[home] = scores[home].model_copy(update={"planted": planted})
             files.mark(home, "scores")
-            write_record(home, scores[home])
+            storage.write_record(home, scores[home])
     return records, scores
 
 
-def run_job(
-    directory: Path, ground: AttackContext, job: Job, command: str, listener: Listener, *, pages: bool = True
-) -> ReconstructionRecord:
+def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = True) -> ReconstructionRecord:
     """Attack, attack shuffled uploads where there is another client, score, save and draw; return the record."""
     source, unit, seed = ground.source, job.attack.unit, ground.plan.seed
     case = ground.case_for(job)
     title = f"{directory.name} on {{}}".format
-    problem = _problem(ground, case, case.targets)
-    reconstruction = search(title(ground.plan.target), problem, ground, job, listener)
+    problem = ground.problem(case)
+    reconstruction = search(title(ground.plan.target), problem, ground, job)
     control = None
     if job.control and case.shuffled is not None:
-        shuffled = replace(problem, observations=case.shuffled)
-        control = search(title("shuffled uploads"), shuffled, ground, job, listener)
+        control = search(title("shuffled uploads"), replace(problem, observations=case.shuffled), ground, job)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
     reconstruction = with_fits(ground, job, reconstruction, truths)
-    about = _about(ground, job, command)
+    facts: dict[str, Any] = {"device": str(source.device), "redacted": ground.plan.redact}
+    if isinstance(source, RunSource):
+        summary = source.run.summary
+        facts |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
+    about = About(**dict(described(ground, job.name, job.attack, case.knowledge.card)), **facts)
     if job.control and job.name == ground.plan.primary:
-        about = about.model_copy(
-            update={"planted": positive_control(ground, job, about, title("planted uploads"), listener)}
-        )
+        planted = positive_control(ground, job, about, title("planted uploads"))
+        about = about.model_copy(update={"planted": planted})
     record = score(reconstruction, truths, control, seed=seed, about=about)
     files.mark(directory, "attack")
     if pages:
-        draw(AttackRecord(directory, reconstruction, control, truths, about, record))
+        draw(storage.AttackRecord(directory, reconstruction, control, truths, about, record))
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
-    save_attack(directory, **parts, about=about, metrics=record)
+    storage.save_attack(directory, **parts, about=about, metrics=record)
     return record
 
 
-def positive_control(ground: AttackContext, job: Job, about: About, title: str, listener: Listener) -> Planted | None:
+def positive_control(ground: AttackContext, job: Job, about: About, title: str) -> Planted | None:
     """Attack planted uploads, and return the advantage there; None where nothing can be planted in this kind of upload."""
     case, source, seed = ground.case_for(job), ground.source, ground.plan.seed
     if ground.plan.target not in VECTORS:
@@ -212,20 +209,20 @@ def positive_control(ground: AttackContext, job: Job, about: About, title: str, 
         except UserError:  # nobody has the clients' extractors
             return None
     pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
-    problem = _problem(ground, ground.case_for(job), case.targets)
+    problem = ground.problem(ground.case_for(job), case.targets)
     planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
     if planted is None:
         return None
     try:
-        return judge_images(search(title, planted[0], ground, job, listener), planted[1], about)
+        return judge_images(search(title, planted[0], ground, job), planted[1], about)
     except UserError as error:
-        listener.say(f"no positive control of {job.name}: {error}")
+        ground.listener.say(f"no positive control of {job.name}: {error}")
         return None
 
 
-def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, listener: Listener) -> Reconstruction:
+def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job) -> Reconstruction:
     """Carry out an attack on what the server saw, on the shuffled control, or on planted uploads."""
-    plan = ground.plan
+    plan, listener = ground.plan, ground.listener
     with listener.progress(title) as report:
         return job.attack(
             problem.observations,
@@ -242,7 +239,7 @@ def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job, 
         ).to_cpu()
 
 
-def draw(attack: AttackRecord) -> None:
+def draw(attack: storage.AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
     path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:
@@ -265,7 +262,7 @@ def with_fits(
     targets, case = reconstruction.targets, ground.case_for(job)
     for start in range(0, len(targets), TOGETHER):
         some = slice(start, start + TOGETHER)
-        objective = job.attack.objective(_problem(ground, case, targets[some]))
+        objective = job.attack.objective(ground.problem(case, targets[some]))
         if objective is None:
             return reconstruction
         images = reconstruction.images[some]
@@ -296,29 +293,10 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
     return truth.members[order].float()
 
 
-def _problem(ground: AttackContext, case: Case, targets: tuple[TargetId, ...]) -> AttackProblem:
-    plan, device = ground.plan, ground.source.device
-    known = case.observations, case.knowledge, targets
-    return AttackProblem(*known, plan.seed, device, plan.chunk_rows, trained=ground.trained)
-
-
 # ---------------------------------------------------------------- records
 
 
-def _about(ground: AttackContext, job: Job, command: str) -> About:
-    case, source = ground.case_for(job), ground.source
-    more: dict[str, Any] = {"redacted": ground.plan.redact}
-    if isinstance(source, RunSource):
-        summary = source.run.summary
-        more |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
-    return About(
-        **dict(described(ground, job.name, job.attack, case.knowledge.card, command)),
-        device=str(source.device),
-        **more,
-    )
-
-
-def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel, command: str) -> Provenance:
+def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel) -> Provenance:
     """Return the part of a record that says how it was made."""
     plan = ground.plan
     source = ground.source.described(plan.round)
@@ -331,7 +309,7 @@ def described(ground: AttackContext, name: str, attack: Declared, card: ThreatMo
         options=plain(attack),
         reach=_reach_facts(plan, ground.source),
         premise=ground.premise,
-        command=command,
+        command=ground.command,
         **source,
     )
 
@@ -351,34 +329,32 @@ def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
 
 def _card_of(ground: AttackContext, inference: Inference, case: InferenceCase) -> ThreatModel:
     """Return the card of an inference with the extractor and the rounds that it had."""
-    plan, rounds = ground.plan, 1 + len(case.earlier)
-    if inference.reads_every_round and case.told:
-        rounds = sum(plan.round is None or number <= plan.round for number in ground.source.rounds())
+    rounds = ground.stored if inference.reads_every_round and case.told else 1 + len(case.earlier)
     extractor = case.evidence.knowledge.card.extractor
-    return replace(inference.card(plan.card, plan.target), extractor=extractor, rounds_seen=rounds)
+    return replace(inference.card(ground.plan.card, ground.plan.target), extractor=extractor, rounds_seen=rounds)
 
 
-def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
-    """Check before anything is attacked whether there is something to ask and to tell apart."""
+def checked(ground: AttackContext) -> tuple[AttackContext, tuple[str, ...]]:
+    """Leave out inferences that have nothing to ask or to tell apart, and say why; refuse those that were named."""
     kept: dict[str, Inference] = {}
     reasons: dict[str, None] = {}
-    for name, inference in plan.inferences.items():
+    for name, inference in ground.plan.inferences.items():
         try:
-            scoring.check(inference, case_of(ground, plan, inference))
+            scoring.check(inference, case_of(ground, inference))
+            kept[name] = inference
         except UserError as error:
-            if name in named:
+            if name in ground.named:
                 raise
             reasons[str(error)] = None
-        else:
-            kept[name] = inference
-    return replace(plan, inferences=kept), tuple(reasons)
+    return replace(ground, plan=replace(ground.plan, inferences=kept)), tuple(reasons)
 
 
-def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> InferenceCase:
+def case_of(ground: AttackContext, inference: Inference) -> InferenceCase:
     """Return the case of an inference, with its truth."""
-    source, card = ground.source, inference.card(plan.card, plan.target)
+    source, plan = ground.source, ground.plan
+    card = inference.card(plan.card, plan.target)
     try:
-        case = _case(ground, plan, card, plan.round)
+        case = ground.case(card, plan.round, n_targets=EVERYTHING)
     except UserError as first:
         without = replace(card, extractor="none")
         try:
@@ -387,9 +363,9 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
             raise first from None
         if card == without:
             raise
-        card, case = without, _case(ground, plan, without, plan.round)  # the checkpoint was not kept
+        card, case = without, ground.case(without, plan.round, n_targets=EVERYTHING)  # the checkpoint was not kept
     last = max(seen.round for seen in case.observations)
-    earlier = _earlier(ground, plan, inference, last, card)
+    earlier = _earlier(ground, inference, last, card)
     of_images = inference.asks == "images"
     rounds = {last} | {seen.round for item in earlier for seen in item.observations}
     clients = {seen.client for seen in case.observations}
@@ -401,14 +377,9 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference) -> In
     return InferenceCase(case, truth, plan.target, plan.seed, source.disclosed(plan.round), earlier, ground.trained)
 
 
-def _case(ground: AttackContext, plan: AttackPlan, card: ThreatModel, number: int | None) -> Case:
-    return build_case(ground.source, card, n_targets=EVERYTHING, seed=plan.seed, round_=number, trained=ground.trained)
-
-
-def _earlier(
-    ground: AttackContext, plan: AttackPlan, inference: Inference, last: int, card: ThreatModel
-) -> tuple[Case, ...]:
+def _earlier(ground: AttackContext, inference: Inference, last: int, card: ThreatModel) -> tuple[Case, ...]:
     """Return the cases of earlier rounds of which everything is at hand that the inference takes."""
+    plan = ground.plan
     if not inference.uses_rounds_on(plan.target):
         return ()
     most = (plan.rounds_seen or inference.rounds_on(plan.target, plan.card)) - 1
@@ -416,8 +387,7 @@ def _earlier(
         card = replace(card, extractor="none")
     result = []
     for number in [item for item in ground.source.usable_rounds(card) if item < last][-most:] if most else ():
-        try:
-            result.append(_case(ground, plan, card, number))
-        except UserError:
-            continue  # nobody's steps used an image in that round, or the weights that they began with were not stored
+        # Nobody's steps may have used an image in that round, or the weights that they began with were not stored.
+        with contextlib.suppress(UserError):
+            result.append(ground.case(card, number, n_targets=EVERYTHING))
     return tuple(result)

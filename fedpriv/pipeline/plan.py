@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.compute import Numerics, read_numerics
-from fedpriv.util.config import mapping
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.compute import Numerics
+from fedpriv.util.config import mapping, parse
+from fedpriv.util.errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
-    import torch
-
-    from fedpriv.attacks.contract import Attack, Declared
+    from fedpriv.attacks.contract import Attack
     from fedpriv.attacks.inference.base import Inference
     from fedpriv.attacks.observation import ThreatModel
     from fedpriv.federation.summary import DefenseFacts
@@ -54,13 +51,8 @@ class Job:
 
     name: str  # the attack's
     attack: Attack  # with its options
+    folder: str  # of its result: ``dip``, ``dlg-reach-4``
     control: bool = True  # shuffled uploads are attacked too
-    suffix: str = ""  # of the name of its folder, of a setting of local work but the first
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder of its result: ``dip``, ``dlg-reach-4``."""
-        return self.name + self.suffix
 
 
 @dataclass(frozen=True)
@@ -88,11 +80,6 @@ class AttackPlan:
     brief: bool = False  # of a first look: primaries alone are attacked on shuffled uploads too
 
     @property
-    def precision(self) -> str:
-        """Of the searches."""
-        return self.numerics.precision
-
-    @property
     def run_suffix(self) -> str:
         """Name that the run's folder gets besides: nothing for the first setting of a sweep, which lies where one would."""
         return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
@@ -105,7 +92,7 @@ class AttackPlan:
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
         return tuple(
-            Job(name, made, self.control and not (self.brief and name != self.primary), self.suffix)
+            Job(name, made, self.folder(name), self.control and not (self.brief and name != self.primary))
             for name, made in self.attacks.items()
         )
 
@@ -116,7 +103,7 @@ class AttackPlan:
         return replace(self.card, rounds_seen=max(least, seen))
 
     def folder(self, name: str) -> str:
-        """Return the name of the folder of an inference."""
+        """Return the name of the folder of a result."""
         return name + self.suffix
 
     def results(self) -> list[str]:
@@ -125,11 +112,7 @@ class AttackPlan:
 
 
 def plan_of(
-    target: str,
-    chosen: Mapping[str, Any],
-    card: ThreatModel,
-    settings: Mapping[str, Any],
-    **more: Any,
+    target: str, chosen: Mapping[str, Any], card: ThreatModel, settings: Mapping[str, Any], **more: Any
 ) -> AttackPlan:
     """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
     from fedpriv.eval.endpoints import primary, threat_for
@@ -149,11 +132,6 @@ def plan_of(
         redact=read_rule(settings.get("redact")),
         **more,
     )
-
-
-def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:
-    """Return the arithmetic that ``precision`` and ``compile`` among the settings ask for on a device."""
-    return read_numerics(settings.get("precision", "float32"), device, compiled=bool(settings.get("compile", False)))
 
 
 # ---------------------------------------------------------------- which attacks
@@ -266,11 +244,6 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
         raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
 
 
-def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
-    """Return the rounds whose checkpoints a run of so many has to keep for attacks: every one for those that read all."""
-    return tuple(range(1, rounds + 1)) if any(made.needs.every_extractor for made in attacks) else ()
-
-
 # ---------------------------------------------------------------- options
 
 
@@ -286,7 +259,6 @@ def with_settings(
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return attacks by name, made with their own options."""
     from fedpriv.attacks import ATTACKS
-    from fedpriv.util.config import parse
 
     return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
 
@@ -313,7 +285,7 @@ def options_by_attack(
         if key not in scoped:
             takers = [name for name in names if key in known[name]]
             if not takers:
-                raise _unknown_option(key, known)
+                raise UserError(f"attack_option: {unknown_name('key', key, set().union(*known.values()))}")
             for name in takers:
                 result[name][key] = value
     for name in scoped:
@@ -322,28 +294,18 @@ def options_by_attack(
         if not isinstance(tree[name], dict):
             raise UserError(f"attack_option={shown({name: tree[name]})}: expected {name}.KEY=VALUE")
         result[name] |= tree[name]
-    fields_of = {name: kind.budget for name, kind in kinds.items() if kind.budget}
     flags = {
-        "iterations": (iterations, fields_of),
+        "iterations": (iterations, {name: kind.budget for name, kind in kinds.items() if kind.budget}),
         "restarts": (restarts, {name: "restarts" for name in names if "restarts" in known[name]}),
     }
-    for flag, (value, takers_by_field) in flags.items():
-        if value is None:
-            continue
-        if not takers_by_field:
+    for flag, (value, key_of) in flags.items():
+        if value is not None and not key_of:
             raise UserError(f"{flag}: {', '.join(names)} takes none; drop the flag")
-        for name, current in takers_by_field.items():
-            if current in result[name]:
-                raise UserError(f"attack_option {current}: {flag} sets it for attack {name!r}; drop one of them")
-            result[name][current] = value
+        for name, key in key_of.items() if value is not None else ():
+            if key in result[name]:
+                raise UserError(f"attack_option {key}: {flag} sets it for attack {name!r}; drop one of them")
+            result[name][key] = value
     return result
-
-
-def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
-    close = difflib.get_close_matches(key, sorted(set().union(*known.values())), n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    listed = "; ".join(f"{name}: {', '.join(sorted(current))}" for name, current in known.items())
-    return UserError(f"attack_option: unknown key {key!r}; {hint}known: {listed}")
 
 
 # ---------------------------------------------------------------- adapted to defenses

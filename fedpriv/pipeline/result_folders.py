@@ -24,10 +24,7 @@ Kind = Literal["attack", "membership", "privacy", "run", "study"]
 REQUEST = "request.json"
 """What is asked for, by which an interrupted suite knows its own continuation."""
 
-_REQUESTED = (
-    *("target", "attacks", "inferences", "n_targets", "round", "rounds_seen", "control", "seed"),
-    *("redact", "precision"),
-)
+_REQUESTED = (*("target", "attacks", "inferences", "n_targets", "round", "rounds_seen", "control", "seed", "redact"),)
 """Fields of a plan that make a request another."""
 
 
@@ -38,6 +35,7 @@ def request_of(plans: Sequence[AttackPlan], run: Path | None, config: RunConfig 
         summary = run / "summary.json"
         known = files.identity(run) or (files.digest(summary) if summary.is_file() else None)
     request = {name: getattr(plans[0], name) for name in _REQUESTED} | {
+        "precision": plans[0].numerics.precision,
         "run": None if run is None else os.fspath(run.resolve()),
         "identity": known,
         "config": config,

@@ -112,10 +112,7 @@ def sweep(
     works = [work if work.images else replace(work, epochs=epochs) for work in series]
     trainings = [
         replace(
-            config.training,
-            batch_size=work.images or size,
-            max_steps=1 if work.images else None,
-            epochs=work.epochs,
+            config.training, batch_size=work.images or size, max_steps=1 if work.images else None, epochs=work.epochs
         )
         for work in works
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from fedpriv.dp.verdict import WAYS, each_bound, figure, follows
+from fedpriv.dp.verdict import figure, follows
 from fedpriv.eval.records import About, AuditWord, PrivacyAuditRecord, Provenance
 from fedpriv.eval.storage import AttackRecord
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
@@ -102,6 +102,7 @@ def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
     if record.verdict != "contradicted" and claim is not None and not follows(claim):
         badge, kind = f"does not follow, {badge}", "untested"
     implied = None if claim is None else claim.implied
+    where = "uploads that pass the defense" if record.way == "uploads" else "gradients within local training"
     row = {
         "defense": record.defense,
         "method": record.method,
@@ -109,11 +110,13 @@ def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
         "claimed by": record.claimant,
         "epsilon claimed": "–" if claim is None else figure(claim.epsilon),
         "clip and noise imply": "–" if implied is None else figure(implied),
-        f"at least ({100 * record.confidence:g} %)": each_bound(record.bounds),
+        f"at least ({100 * record.confidence:g} %)": ", ".join(
+            f"{bound.name} {figure(bound.epsilon)}" for bound in record.bounds
+        ),
         "delta": f"{record.delta:g}",
         "of": "–" if claim is None else f"{claim.releases} release{'' if claim.releases == 1 else 's'}, {claim.unit}",
         "neighbours": "–" if claim is None else claim.neighbours,
-        "canaries": f"{record.canaries:,}, {record.included:,} of them in: {WAYS[record.way]}",
+        "canaries": f"{record.canaries:,}, {record.included:,} of them in: {where}",
         "with a tenth of the noise": figure(record.control),
     }
     name = f"{record.defense} on {record.method}, {record.dataset}"

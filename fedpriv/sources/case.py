@@ -14,7 +14,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, Declared, Same, Trained
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal, TargetId, ThreatModel
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
@@ -26,8 +26,7 @@ from fedpriv.util.seeds import derive_seed
 K = TypeVar("K")
 T = TypeVar("T")
 
-EVERYTHING = 10**9
-"""Targets at most, where a case is to cover every client."""
+EVERYTHING = 10**9  # targets at most, where a case is to cover every client
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,27 @@ def build_case(
     """Collect what a semi-honest server holds, and draw targets."""
     seen = rounds_up_to(source, round_, card.rounds_seen)
     observations, shuffled = source.view(source.observations(seen))
-    newest = [o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)]
+    newest = {o.client: o for o in observations if o.round == seen[-1] and source.has_images(o.round, o.client)}
     if not newest:
         raise UserError(f"{source}: no client's local steps of round {seen[-1]} used an image; attack another round")
     if isinstance(attack, Attack) and attack.unit == "class":
-        targets = choose_classes([_classes(source, observations, o, card) for o in newest], n_targets, seed)
+        targets = _choose_classes([_classes(source, observations, o, card) for o in newest.values()], n_targets, seed)
     else:
-        select = partial(attack.select, observations) if isinstance(attack, Attack) else None
-        targets = choose_targets(newest, source.kind, n_targets, seed, select, partial(_alone, source))
-    grants = _Grants(source, source.settled(card), observations, seen[-1], seed, trained or Trained())
-    every = attack is not None and attack.needs.every_extractor
-    knowledge = grants.knowledge(sorted({target.client for target in targets}), every_extractor=every)
-    return Case(observations, shuffled, knowledge, targets)
+        every = list_targets([*newest.values()], source.kind)
+        allowed = attack.select(observations, every) if isinstance(attack, Attack) else every
+        targets = _choose_targets(source, [*newest.values()], set(allowed), n_targets, seed)
+    knowledge = _knowledge(
+        source,
+        source.settled(card),
+        observations,
+        newest,
+        sorted({target.client for target in targets}),
+        seed,
+        trained or Trained(),
+        every_extractor=attack is not None and attack.needs.every_extractor,
+    )
+    order = sorted(targets, key=lambda target: (target.round, target.client, target.index))
+    return Case(observations, shuffled, knowledge, tuple(order))
 
 
 def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
@@ -88,34 +96,34 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
 # ---------------------------------------------------------------- targets
 
 
-def choose_targets(
-    observations: Sequence[Observation],
-    kind: str,
-    number: int,
-    seed: int,
-    select: Callable[[Sequence[TargetId]], Sequence[TargetId]] | None = None,
-    alone: Callable[[TargetId], bool] = lambda target: False,
-) -> tuple[TargetId, ...]:
-    """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes.
+def _choose_targets(
+    source: Source, newest: Sequence[Observation], allowed: set[TargetId], number: int, seed: int
+) -> list[TargetId]:
+    """Draw targets by seed among those that are allowed, the same number from every client as far as it goes.
 
-    A client's means of one image (``alone``) and of several come in turns, so that there are enough of both.
+    A client's means of one image and of several come in turns, so that there are enough of both.
     """
-    if number < 1:
-        raise UserError(f"targets={shown(number)}: expected at least 1")
-    rng = np.random.default_rng(derive_seed(seed, "targets", kind))
-    every = list_targets(observations, kind)
-    allowed = set(every if select is None else select(every))
-    queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
-    queues = [_in_turns([target for target in queue if target in allowed], alone) for queue in queues]
+    rng = np.random.default_rng(derive_seed(seed, "targets", source.kind))
+    queues: list[list[TargetId]] = []
+    for observation in newest:
+        every = list_targets([observation], source.kind)
+        queue = [target for target in (every[i] for i in rng.permutation(len(every))) if target in allowed]
+        alone: list[TargetId] = []
+        if source.kind in CLASS_MEANS:
+            labels = source.private(observation.client).labels
+            alone = [target for target in queue if int((labels == target.label).sum()) == 1]
+        parts = (alone, [target for target in queue if target not in alone])
+        turns = [part[-1 - place] for place in range(len(queue)) for part in parts if place < len(part)]
+        queues.append(turns[::-1])  # the last is drawn first
     chosen: list[TargetId] = []
     while len(chosen) < number and any(queues):
         for queue in queues:
             if queue and len(chosen) < number:
                 chosen.append(queue.pop())
-    return _in_order(chosen)
+    return chosen
 
 
-def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> tuple[TargetId, ...]:
+def _choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> list[TargetId]:
     """Draw clients by seed and take every class of theirs, until ``number`` targets are reached."""
     rng = np.random.default_rng(derive_seed(seed, "targets", "class"))
     chosen: list[TargetId] = []
@@ -123,24 +131,7 @@ def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: i
         if chosen and len(chosen) + len(of_client[i]) > number:
             break
         chosen += of_client[i]
-    return _in_order(chosen)
-
-
-def _in_turns(queue: Sequence[TargetId], alone: Callable[[TargetId], bool]) -> list[TargetId]:
-    parts = [[target for target in queue if alone(target) == single] for single in (True, False)]
-    turns = [part[-1 - place] for place in range(len(queue)) for part in parts if place < len(part)]
-    return turns[::-1]  # the last is drawn first
-
-
-def _alone(source: Source, target: TargetId) -> bool:
-    """True for a mean of one image."""
-    if source.kind not in CLASS_MEANS:
-        return False
-    return int((source.private(target.client).labels == target.label).sum()) == 1
-
-
-def _in_order(targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
-    return tuple(sorted(targets, key=lambda target: (target.round, target.client, target.index)))
+    return chosen
 
 
 def _classes(
@@ -160,95 +151,88 @@ def _classes(
 # ---------------------------------------------------------------- grants
 
 
-@dataclass(frozen=True)
-class _Grants:
-    """The grants of a card about the attacked clients and round, loaded or trained once each."""
+def _knowledge(
+    source: Source,
+    card: ThreatModel,
+    observations: Sequence[Observation],
+    newest: Mapping[int, Observation],
+    clients: Sequence[int],
+    seed: int,
+    kept: Trained,
+    *,
+    every_extractor: bool,
+) -> Knowledge:
+    """Return a card and what it grants about some clients and the newest round, loaded or trained once each.
 
-    source: Source
-    card: ThreatModel
-    observations: tuple[Observation, ...]
-    round: int
-    seed: int
-    kept: Trained
+    With ``every_extractor`` extractors behind the earlier uploads that are seen, too.
+    """
+    number, kind = next(iter(newest.values())).round, source.kind
+    images, labels = source.auxiliary_images(card)
 
-    def knowledge(self, clients: Sequence[int], *, every_extractor: bool) -> Knowledge:
-        """Return card and grants; with ``every_extractor`` extractors behind the earlier uploads that are seen, too."""
-        source, card, number, kind = self.source, self.card, self.round, self.source.kind
-        images, labels = source.auxiliary_images(card, self.seed)
-        extractors: dict[int, Callable[[Tensor], Tensor]] = {}
-        heads: dict[int, tuple[Tensor, Tensor]] = {}
-        if kind in CLASS_OUTPUTS and card.extractor == "shadow":
-            # Nothing was seen that an extractor alone could be fitted to.
-            models = {k: self.fitted("shadow model", shadow_model, number, k) for k in clients}
-            extractors = {k: extractor for k, (extractor, _) in models.items()}
-            heads = {k: head for k, (_, head) in models.items()}
-        elif card.extractor != "none" and kind not in NETWORKS:
-            extractors = {k: self.extractor(number, k) for k in clients}
-        if card.extractor == "white_box":
-            heads = _there({k: source.head(number, k) for k in clients})
-        newest = {o.client: o for o in self.observations if o.round == number}
-        given = clients if card.labels == "given" and kind in NETWORKS | LAYERS else ()
-        return Knowledge(
-            card=card,
-            image_shape=source.image_shape,
-            n_classes=source.n_classes,
-            extractors=extractors,
-            earlier=self.earlier(clients) if every_extractor else {},
-            heads=heads,
-            model=source.model,
-            batch=source.protocol(clients) if card.batch else None,
-            batches=_there({k: source.batch(number, k) for k in clients if card.batch}),
-            loss=source.loss(number),
-            defended=self.rehearsals() if changes_rows(source.pipeline, kind) else {},
-            statistics=_there({(number, k): source.statistics(card, k, newest[k]) for k in clients}),
-            labels={(number, k): source.labels(number, k) for k in given},
-            public_images=images,
-            public_labels=labels,
-        )
-
-    def extractor(self, number: int, client: int) -> Callable[[Tensor], Tensor]:
-        """Return a client's own extractor behind an upload, or a substitute for it."""
-        card = self.card
-        if card.extractor == "shadow":
-            return self.fitted("shadow extractor", shadow_extractor, number, client)
-
-        def load() -> Callable[[Tensor], Tensor]:
-            current = self.source.extractor(number, client, card)
-            return torch.no_grad()(current) if card.extractor == "query" else current
-
-        return self.kept.get(("extractor", self.source.kind, number, client, card.extractor, card.batch_norm), load)
-
-    def earlier(self, clients: Sequence[int]) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
-        """Return (round, client) -> extractor behind an upload before the attacked one."""
-        seen = sorted({(o.round, o.client) for o in self.observations if o.round < self.round and o.client in clients})
-        there = self.source.extractor_rounds()
-        if not any(number in there for number, _ in seen):
-            last = max((number for number, _ in seen), default=max(self.round - 1, 1))
-            raise UserError(
-                f"{self.source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
-                f"kept; train with keep={shown(last)}, once for each round that is to count"
-            )
-        return {(number, k): self.extractor(number, k) for number, k in seen if number in there}
-
-    def fitted(self, what: str, fit: Callable[..., T], number: int, client: int) -> T:
+    def fitted(what: str, fit: Callable[..., T], round_: int, client: int) -> T:
         """Return a substitute that is trained on the attacker's own images."""
-        images, labels = self.source.auxiliary_images(self.card, self.seed)
         if images is None or labels is None:
             raise UserError(
                 "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; add "
                 "attacker_data=same_domain"
             )
-        samples, n_classes = Samples(images, labels.to(images.device)), self.source.n_classes
-        key = (what, number, client, self.seed, ShadowTraining(), Same(images))
-        return self.kept.get(key, lambda: fit(self.observations, client, number, samples, n_classes, self.seed))
+        samples, key = (
+            Samples(images, labels.to(images.device)),
+            (what, round_, client, seed, ShadowTraining(), Same(images)),
+        )
+        return kept.get(key, lambda: fit(observations, client, round_, samples, source.n_classes, seed))
 
-    def rehearsals(self) -> dict[tuple[int, int], Rehearsal]:
-        """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
-        source, result = self.source, {}
-        for seen in self.observations:
-            make = partial(rehearsed, source.pipeline, seen, source.kind, source.n_classes, source.total_rounds)
-            result[seen.round, seen.client] = self.kept.get(("rehearsed", source.kind, seen.round, seen.client), make)
-        return _there(result)
+    def extractor(round_: int, client: int) -> Callable[[Tensor], Tensor]:
+        """Return a client's own extractor behind an upload, or a substitute for it."""
+        if card.extractor == "shadow":
+            return fitted("shadow extractor", shadow_extractor, round_, client)
+
+        def load() -> Callable[[Tensor], Tensor]:
+            current = source.extractor(round_, client, card)
+            return torch.no_grad()(current) if card.extractor == "query" else current
+
+        return kept.get(("extractor", kind, round_, client, card.extractor, card.batch_norm), load)
+
+    extractors: dict[int, Callable[[Tensor], Tensor]] = {}
+    heads: dict[int, tuple[Tensor, Tensor]] = {}
+    if kind in CLASS_OUTPUTS and card.extractor == "shadow":
+        # Nothing was seen that an extractor alone could be fitted to.
+        models = {k: fitted("shadow model", shadow_model, number, k) for k in clients}
+        extractors, heads = {k: made[0] for k, made in models.items()}, {k: made[1] for k, made in models.items()}
+    elif card.extractor != "none" and kind not in NETWORKS:
+        extractors = {k: extractor(number, k) for k in clients}
+    if card.extractor == "white_box":
+        heads = _there({k: source.head(number, k) for k in clients})
+    before = sorted({(o.round, o.client) for o in observations if o.round < number and o.client in clients})
+    earlier = [(n, k) for n, k in before if every_extractor and n in source.extractor_rounds()]
+    if every_extractor and not earlier:
+        last = max((n for n, _ in before), default=max(number - 1, 1))
+        raise UserError(
+            f"{source}: an attack on all rounds together needs the extractors behind earlier uploads, and none is "
+            f"kept; train with keep={shown(last)}, once for each round that is to count"
+        )
+    defended = {}
+    for seen in observations if changes_rows(source.pipeline, kind) else ():
+        make = partial(rehearsed, source.pipeline, seen, kind, source.n_classes, source.total_rounds)
+        defended[seen.round, seen.client] = kept.get(("rehearsed", kind, seen.round, seen.client), make)
+    given = clients if card.labels == "given" and kind in NETWORKS | LAYERS else ()
+    return Knowledge(
+        card=card,
+        image_shape=source.image_shape,
+        n_classes=source.n_classes,
+        extractors=extractors,
+        earlier={(n, k): extractor(n, k) for n, k in earlier},
+        heads=heads,
+        model=source.model,
+        batch=source.protocol(clients) if card.batch else None,
+        batches=_there({k: source.batch(number, k) for k in clients if card.batch}),
+        loss=source.loss(number),
+        defended=_there(defended),
+        statistics=_there({(number, k): source.statistics(card, k, newest[k]) for k in clients}),
+        labels={(number, k): source.labels(number, k) for k in given},
+        public_images=images,
+        public_labels=labels,
+    )
 
 
 def _there(values: Mapping[K, T | None]) -> dict[K, T]:

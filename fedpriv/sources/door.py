@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.messages import (
     MOST_CLASSES,
-    MOST_IMAGES,
     Gradient,
     Raw,
     Update,
@@ -25,28 +23,21 @@ from fedpriv.sources.messages import (
     exchange,
     is_one_upload,
     is_state,
-    numbers,
     read_message,
     settled,
     weights,
 )
-from fedpriv.sources.rehearsal import changes_rows, changes_uploads, changes_weights, rehearsed, sends_weights
+from fedpriv.sources.rehearsal import changes_rows, changes_uploads, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
-from fedpriv.uploads.kinds import LAYERS, NETWORKS, TELLING, VECTORS, WHOLE
-from fedpriv.uploads.payload import Message, Payload, check_plain
+from fedpriv.uploads.kinds import FACTORS, LAYERS, NETWORKS, TELLING, UPDATES, VECTORS, WHOLE
+from fedpriv.uploads.payload import Message, Payload, as_tensor, check_plain
 from fedpriv.util.compute import pick_device
-from fedpriv.util.config import texts
+from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
 
-MOST_CLIENTS: Final = 1_000_000
-"""Clients that uploads may be of, and their numbers."""
-
-MOST_TOGETHER: Final = 1 << 32
-"""Values of everything that is handed in: 16 GiB of float32, of which attacks make copies."""
-
-LONGEST_LABEL: Final = 200
-"""Characters of a name that pages and tables show."""
+MOST_CLIENTS: Final = 1_000_000  # clients that uploads may be of, and their numbers
+LONGEST_LABEL: Final = 200  # characters of a name that pages and tables show
 
 
 def read_uploads(
@@ -67,18 +58,24 @@ def read_uploads(
     ``summed`` says that every upload is the sum over a round's clients.
     """
     device = pick_device(settings.get("device", "auto"))
-    rounds, broadcasts = _as_updates(_by_round(uploads, target), settings.get("broadcasts"))
+    rounds = _by_round(uploads, target)
+    numbers = numbers or range(1, len(rounds) + 1)
+    sent = _broadcasts(settings.get("broadcasts"), rounds)
     clients = sorted({k for given in rounds for k in given})
-    classes: Mapping[int, Any] = dict.fromkeys(clients) if labels is None else _by_client("labels", labels, clients)
+    classes = _by_client("labels", labels, clients)
     n_classes = settings.get("n_classes")
     if n_classes is not None and n_classes > MOST_CLASSES:
         raise UserError(f"n_classes={shown(n_classes)}: expected at most {MOST_CLASSES}")
     for name in {"method", "dataset"} & set(settings):
         _check_label(name, settings[name])
-    messages = [
-        {k: read_message(u, target, classes[k], n_classes, k if len(clients) > 1 else None) for k, u in given.items()}
-        for given in rounds
-    ]
+    messages: list[dict[int, Raw]] = []
+    for of_round, before in zip(rounds, sent, strict=True):
+        messages.append({})
+        for k, given in of_round.items():
+            started = None if before[k] is None or not is_state(given) else getattr(before[k], "state", before[k])
+            upload = given if started is None else Update(started, given)
+            where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
+            messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     current = _private_images(images, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]
@@ -87,26 +84,22 @@ def read_uploads(
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
     seen: list[Observation] = []
-    sent = _broadcasts(broadcasts, rounds, n_classes)
-    for number, of_round, before in zip(numbers or range(1, len(rounds) + 1), messages, sent, strict=True):
+    for number, of_round, before in zip(numbers, messages, sent, strict=True):
         for k, upload in of_round.items():
-            broadcast, facts = before[k], batches.get(k)
             if isinstance(upload, (Update, Gradient)):
                 if len(messages) > 1:
                     raise UserError(f"uploads: weights of {len(messages)} rounds; expected those of one")
-                upload, broadcast, facts = exchange(upload, target, model, facts)
-            batches |= {} if facts is None else {k: facts}
+                upload, broadcast, facts = exchange(upload, target, model, batches.get(k))
+                batches |= {} if facts is None else {k: facts}
+            else:
+                broadcast = _message(before[k], k, n_classes)
             seen.append(Observation(number, k, upload, broadcast))
     public = None
-    if settings.get("public") is not None:
-        public = _samples("public", settings["public"], settings.get("public_labels"), shape, "public_labels").to(
-            device
-        )
-    elif settings.get("public_labels") is not None:
-        raise UserError("public_labels: given without public")
+    if settings.get("public") is not None or settings.get("public_labels") is not None:
+        own = _samples("public", settings.get("public"), settings.get("public_labels"), shape, "public_labels")
+        public = own.to(device)
     defenses = build_defenses([parse_choice(text) for text in texts("defense", settings.get("defense") or ())])
     owners = {image_key(image): f"one of client {k}'s" for k, own in current.items() for image in own.images}
-    shares = {} if settings.get("weights") is None else _by_client("weights", settings["weights"], clients)
     source = ExternalSource(
         kind=target,
         image_shape=(shape[0], shape[1], shape[2]),
@@ -119,9 +112,9 @@ def read_uploads(
         summed=summed,
         seen=tuple(seen),
         images=current,
-        auxiliary=_auxiliary(auxiliary, settings, shape, owners),
-        shares={k: _check_shares(each, len(current[k])) for k, each in shares.items() if each is not None},
-        extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, seen, device),
+        auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),
+        shares={k: _shares(given, len(current[k])) for k, given in _shared("weights", settings, clients).items()},
+        extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, numbers, device),
         heads=_heads(_shared("head", settings, clients)),
         batches=batches,
         running=_running_statistics(model, raw),
@@ -153,14 +146,12 @@ def _by_round(given: Any, target: str) -> list[dict[int, Any]]:
     for item in given if several and given else [given]:
         if is_one_upload(item, target):
             clients: dict[Any, Any] = {0: item}
-        elif isinstance(item, Mapping):
-            clients = dict(item)
-        elif isinstance(item, (list, tuple)):
-            clients = dict(enumerate(item))
+        elif isinstance(item, (Mapping, list, tuple)):
+            clients = dict(item if isinstance(item, Mapping) else enumerate(item))
         else:
+            one = "an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or fedpriv.Gradient)"
             raise UserError(
-                f"uploads: expected an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or "
-                f"fedpriv.Gradient), a list of them or a mapping by client, got {type(item).__name__}"
+                f"uploads: expected {one}, a list or a mapping by client of them, got {type(item).__name__}"
             )
         if not all(type(client) is int and 0 <= client < MOST_CLIENTS for client in clients):
             raise UserError(f"uploads: expected client numbers 0..{MOST_CLIENTS - 1} as keys, got {shown([*clients])}")
@@ -199,34 +190,24 @@ def _shared(name: str, settings: Mapping[str, Any], clients: Sequence[int]) -> d
     return {client: value for client, value in given.items() if value is not None}
 
 
-def _as_updates(rounds: list[dict[int, Any]], broadcasts: Any) -> tuple[list[dict[int, Any]], Any]:
-    """Return state dicts beside the weights that their clients started from as updates; anything else as it is."""
-    if len(rounds) > 1 or broadcasts is None or not all(is_state(upload) for upload in rounds[0].values()):
-        return rounds, broadcasts
-    same = is_state(broadcasts) or isinstance(broadcasts, (Payload, tuple))
-    clients = [*rounds[0]]
-    each = dict.fromkeys(clients, broadcasts) if same else _by_client("broadcasts", broadcasts, clients, shared=True)
-    before: dict[int, Any] = {k: getattr(sent, "state", sent) for k, sent in each.items()}
-    return [{k: Update(before[k], upload) for k, upload in rounds[0].items()}], None
-
-
-def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]], n_classes: int | None) -> list[dict[int, Message]]:
-    """Return the message that each client answered in each round; an empty one where none is known."""
+def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]]) -> list[dict[int, Any]]:
+    """Return for each round what each client answered, a message or weights; None where it is not known."""
     several = len(rounds) > 1 and isinstance(given, list)
     if several and len(given) != len(rounds):
         raise UserError(f"broadcasts: {len(given)} given for {len(rounds)} rounds; expected one for each")
-    result = []
-    for item, of_round in zip(given if several else [given] * len(rounds), rounds, strict=True):
-        same = isinstance(item, (Payload, tuple))
-        each = dict.fromkeys(of_round, item) if same else _by_client("broadcasts", item, list(of_round), shared=True)
-        messages = {}
-        for k, current in each.items():
-            message = () if current is None else (current,) if isinstance(current, Payload) else current
-            if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
-                raise UserError(f"broadcasts: expected payloads for client {k}, got {type(message).__name__}")
-            messages[k] = tuple(settled("broadcasts", payload, n_classes) for payload in message)
-        result.append(messages)
-    return result
+    return [
+        dict.fromkeys(of_round, item)
+        if isinstance(item, tuple)  # a message
+        else _by_client("broadcasts", item, list(of_round), shared=True)
+        for item, of_round in zip(given if several else [given] * len(rounds), rounds, strict=True)
+    ]
+
+
+def _message(given: Any, client: int, n_classes: int | None) -> Message:
+    message = () if given is None else (given,) if isinstance(given, Payload) else given
+    if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
+        raise UserError(f"broadcasts: expected payloads for client {client}, got {type(message).__name__}")
+    return tuple(settled("broadcasts", payload, n_classes) for payload in message)
 
 
 def _groups(given: Any, clients: Sequence[int]) -> dict[int, int]:
@@ -284,19 +265,19 @@ def _samples(name: str, images: Any, labels: Any, shape: Sequence[int] | None, w
 def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, Raw]) -> dict[int, Samples]:
     """Return each client's own images with their labels; where none are given, those that its upload names."""
     result: dict[int, Samples] = {}
+    shape = None
     for client, current in _by_client("images", images, list(classes)).items():
         labels, upload = classes[client], raw[client]
         if labels is None and isinstance(upload, tuple):
             sent = next((payload for payload in upload if payload.computed_from == "image"), None)
             labels = None if sent is None else sent.said("classes")
-        first = next(iter(result.values()), None)
-        shape = None if first is None else first.images.shape[1:]
         result[client] = _samples("images", current, labels, shape, "labels")
+        shape = result[client].images.shape[1:]
     return result
 
 
-def _check_shares(given: Any, count: int) -> Tensor:
-    shares = numbers("weights", given, f"{count} finite shares, one an image")
+def _shares(given: Any, count: int) -> Tensor:
+    shares = as_tensor("weights", given).detach().cpu()
     shares = shares.double().abs() if not shares.is_complex() else torch.empty(0)
     if shares.shape != (count,) or not bool(shares.isfinite().all()) or not float(shares.sum()) > 0:
         raise UserError(f"weights: expected {count} finite shares, not all zero, one an image")
@@ -309,9 +290,9 @@ def _refuse_known(name: str, images: Tensor, known: Mapping[bytes, str], expecte
             raise UserError(f"{name}: image {index} is {whose}; expected images that {expected}")
 
 
-def _auxiliary(given: Any, settings: Mapping[str, Any], shape: Sequence[int], owners: Mapping[bytes, str]) -> Samples:
+def _auxiliary(given: Any, labels: Any, shape: Sequence[int], owners: Mapping[bytes, str]) -> Samples:
     """Return the images that no upload was computed from with their classes, -1 where these are not known."""
-    images, labels = _images("auxiliary", given, shape), settings.get("auxiliary_labels")
+    images = _images("auxiliary", given, shape)
     if len(images) < 2:
         raise UserError(f"auxiliary: expected at least 2 images, got {len(images)}; a few hundred serve well")
     _refuse_known("auxiliary", images, owners, "no upload was computed from")  # else baselines have the truth
@@ -329,9 +310,8 @@ def _held_out(
     if (pair and len(clients) > 1) or not isinstance(given, (list, tuple, Mapping)):
         got = f"one pair for {len(clients)} clients" if pair else type(given).__name__
         raise UserError(f"held_out: {got}; expected a list of (images, labels), one a client")
-    known = dict(owners)
-    if public is not None:
-        known = dict.fromkeys(map(image_key, public.images.cpu()), "one of the attacker's (public)") | known
+    attacker = () if public is None else map(image_key, public.images.cpu())
+    known = dict.fromkeys(attacker, "one of the attacker's (public)") | {**owners}
     result = {}
     for client, each in _by_client("held_out", [given] if pair else given, clients, shared=True).items():
         if not isinstance(each, (list, tuple)) or len(each) != 2:
@@ -343,26 +323,19 @@ def _held_out(
 
 def _batches(facts: dict[int, Any], counts: Mapping[int, int], raw: Mapping[int, Raw]) -> dict[int, BatchFacts]:
     """Return facts of local steps that agree with the clients' numbers of images; a gradient's without any are one step."""
-    for k, fact in facts.items():
-        if not isinstance(fact, BatchFacts) or not isinstance(fact.sizes, tuple):
-            raise UserError(f"batch: expected fedpriv.BatchFacts with a tuple of sizes, got {shown(fact)}")
-        for count in (fact.batch_size, fact.steps, *fact.sizes):
-            if type(count) is not int or not 1 <= count <= MOST_IMAGES:
-                raise UserError(f"batch: {shown(count)} images or steps; expected whole numbers of at least 1")
-        rate = fact.learning_rate
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-            raise UserError(f"batch: learning rate {shown(rate)}; expected a finite number, more than 0")
+    result = {k: BatchFacts(counts[k], 1.0, 1) for k, upload in raw.items() if isinstance(upload, Gradient)}
+    for k, given in facts.items():
+        if not isinstance(given, BatchFacts):
+            raise UserError(f"batch: expected fedpriv.BatchFacts, got {shown(given)}")
+        fact = result[k] = parse(BatchFacts, vars(given), "batch")
         _check_label("batch: optimiser", fact.optimiser)
         if fact.sizes and (len(fact.sizes) != fact.steps or max(fact.sizes) > fact.batch_size):
-            text = f"sizes {shown(fact.sizes)} of {fact.steps} step(s) of at most {fact.batch_size} images"
-            raise UserError(f"batch: {text}")
+            most = f"{fact.steps} step(s) of at most {fact.batch_size} images"
+            raise UserError(f"batch: sizes {shown(fact.sizes)} of {most}")
         if fact.images != counts[k]:
-            raise UserError(
-                f"batch: {fact.images} images in {fact.steps} step(s), but client {k} has "
-                f"{counts[k]} images; expected the images of the steps, in order"
-            )
-    gradients = [k for k, upload in raw.items() if isinstance(upload, Gradient)]
-    return {k: BatchFacts(counts[k], 1.0, 1) for k in gradients} | facts
+            text = f"{fact.images} images in {fact.steps} step(s), but client {k} has {counts[k]}"
+            raise UserError(f"batch: {text}; expected the images of the steps, in order")
+    return result
 
 
 def _n_classes(
@@ -399,20 +372,19 @@ def _copied(name: str, network: Any, device: torch.device) -> nn.Module:
 
 
 def _extractors(
-    given: Any, earlier: Any, rounds: Sequence[Mapping[int, Any]], seen: Sequence[Observation], device: torch.device
+    given: Any, earlier: Any, rounds: Sequence[Mapping[int, Any]], numbers: Sequence[int], device: torch.device
 ) -> dict[tuple[int, int], nn.Module]:
     """Return (round, client) -> a copy of the network behind its upload; of one network for several, one copy."""
-    if earlier is not None and (not isinstance(earlier, (list, tuple)) or not 0 < len(earlier) == len(rounds) - 1):
-        got = f"{len(earlier)}" if isinstance(earlier, (list, tuple)) else type(earlier).__name__
+    before = [None] * (len(rounds) - 1) if earlier is None else earlier
+    if not isinstance(before, (list, tuple)) or len(before) != len(rounds) - 1:
+        got = f"{len(before)}" if isinstance(before, (list, tuple)) else type(before).__name__
         raise UserError(
-            f"earlier_extractors: {got} for {len(rounds)} round(s); expected a list with one entry a round "
-            "before the last"
+            f"earlier_extractors: {got} for {len(rounds)} round(s); expected a list, one a round but the last"
         )
     copies: dict[int, nn.Module] = {}
     result = {}
-    stated, entries = sorted({item.round for item in seen}), earlier or [None] * (len(rounds) - 1)
-    for number, of_round, current in zip(stated, rounds, [*entries, given], strict=True):
-        last = number == stated[-1]
+    for number, of_round, current in zip(numbers, rounds, [*before, given], strict=True):
+        last = number == numbers[-1]
         name = "extractor" if last else "earlier_extractors"
         clients = sorted({k for each in rounds for k in each} if last else of_round)  # the last: of any round
         for k, network in _by_client(name, current, clients, shared=True).items():
@@ -437,14 +409,12 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
     for k, item in raw.items():
         if not norms or not isinstance(item, Update) or any(f"{name}.running_mean" not in item.after for name in norms):
             return {}
-        after, entries = weights("after", item.after), {}
+        after, entries = weights("uploads: after", item.after), {}
         for name, norm in norms.items():
             mean, var = after.get(f"{name}.running_mean"), after.get(f"{name}.running_var")
             shape = (norm.num_features,)
             if mean is None or var is None or not mean.shape == var.shape == shape or bool((var < 0).any()):
-                raise UserError(
-                    f"uploads: after: running statistics of {name!r}: expected floats {shape}, no variance < 0"
-                )
+                raise UserError(f"uploads: running statistics of {name!r}: expected floats {shape}, no variance < 0")
             entries[name] = mean, var
         result[k] = entries
     return result
@@ -455,38 +425,28 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
 
 def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
-    sent = [tensor for seen in source.seen for payload in seen.upload for tensor in payload.tensors().values()]
-    together = sum(tensor.numel() for tensor in [*sent, *(image.images for image in source.images.values())])
-    if together > MOST_TOGETHER:
-        raise UserError(f"uploads: {together:,} values together with images; at most {MOST_TOGETHER:,}")
-    if source.model is not None and source.kind in WHOLE:
-        first = next(iter(source.images.values()))
-        _tried("model", source.model, first.images[:2], "logits (n, C)")
-    for seen in source.seen:
-        images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
-        if network is not None:
-            where = "extractor" if seen.round == source.last else "earlier_extractors"
-            width, payload = _tried(where, network, images[:2], "representations (n, d)"), VECTORS.first(seen.upload)
-            if payload is not None and payload.kind == source.kind and payload.rows().shape[1] != width:
-                raise UserError(
-                    f"{where}: returns vectors of width {width}, but those of client {seen.client}'s upload have "
-                    f"{payload.rows().shape[1]}"
-                )
-        for payload in seen.upload if seen.round == source.last else ():
-            if payload.kind == source.kind and payload.computed_from == "image":
-                rows = len(getattr(payload, str(payload.values_field())))
-                if rows != len(images):
-                    raise UserError(
-                        f"images: {len(images)} of client {seen.client}, but its upload has {rows} rows; "
-                        "expected one image a row, in order"
-                    )
-    if source.kind in LAYERS and not source.batches:
-        raise UserError("batch: missing; the update of a layer is read with fedpriv.BatchFacts")
     kind, pipeline = source.kind, source.pipeline
+    if source.model is not None and kind in WHOLE:
+        _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
+    for seen in source.seen:
+        last = seen.round == source.last
+        images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
+        payload = next((payload for payload in seen.upload if payload.kind == kind), None)
+        if network is not None:
+            where = "extractor" if last else "earlier_extractors"
+            width = _tried(where, network, images[:2], "representations (n, d)")
+            if payload is not None and kind in VECTORS and payload.rows().shape[1] != width:
+                text = f"vectors of width {width}, but those of client {seen.client}'s upload have"
+                raise UserError(f"{where}: returns {text} {payload.rows().shape[1]}")
+        if last and payload is not None and payload.computed_from == "image" and len(payload.rows()) != len(images):
+            text = f"images: {len(images)} of client {seen.client}, but its upload has {len(payload.rows())} rows"
+            raise UserError(f"{text}; expected one image a row, in order")
+    if kind in LAYERS and not source.batches:
+        raise UserError("batch: missing; the update of a layer is read with fedpriv.BatchFacts")
     if not pipeline.defenses or source.summed or pipeline.server_view == "sum":
         return
     by_rows = changes_rows(pipeline, kind)
-    if not (changes_uploads(pipeline) and (by_rows or changes_weights(pipeline, kind))):
+    if not by_rows and not (kind in FACTORS | UPDATES and changes_uploads(pipeline)):
         raise UserError(f"defense: changes nothing of {kind} uploads")
     sends = rehearsed if by_rows else sends_weights
     for seen in source.seen:
@@ -507,7 +467,5 @@ def _tried(where: str, network: nn.Module, images: Tensor, given: str) -> int:
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise UserError(f"{where}: expected {given} of images (n, c, h, w), got {got}")
     if not made.is_floating_point() or not bool(check_plain(where, made).isfinite().all()):
-        raise UserError(
-            f"{where}: returns NaN, infinity or {made.dtype} on the client's images; expected finite floats"
-        )
+        raise UserError(f"{where}: returns NaN, infinity or {made.dtype} on images; expected finite floats")
     return made.shape[1]

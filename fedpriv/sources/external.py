@@ -15,7 +15,7 @@ from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, Tar
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Raw
-from fedpriv.sources.source import Source, batch_norms, read_card
+from fedpriv.sources.source import Source, batch_norms, by_round, read_card
 from fedpriv.sources.truth import MOST_VALUES, Holdings, Pool, image_key
 from fedpriv.uploads.kinds import ANSWERS, MIXTURES, NETWORKS, WHOLE
 from fedpriv.uploads.payload import Message
@@ -60,10 +60,7 @@ class ExternalSource(Source):
         return tuple(item for item in self.seen if item.round == self.last)
 
     def rounds(self) -> Mapping[int, Sequence[int]]:
-        result: dict[int, list[int]] = {}
-        for item in self.seen:
-            result.setdefault(item.round, []).append(item.client)
-        return result
+        return {number: [o.client for o in group] for number, group in by_round(self.seen).items()}
 
     def upload(self, round_: int, client: int) -> Message:
         return next(item.upload for item in self.seen if (item.round, item.client) == (round_, client))
@@ -105,7 +102,7 @@ class ExternalSource(Source):
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         return self.running.get(client) if card.batch_norm == "running" and seen.round == self.last else None
 
-    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         if self.public is None or card.attacker_data == "none":
             return None, None
         return self.public.images, self.public.labels if card.attacker_data == "same_domain" else None
@@ -144,17 +141,14 @@ class ExternalSource(Source):
 
     def holdings(self, rounds: Collection[int], clients: Collection[int]) -> Holdings:
         places: dict[bytes, int] = {}  # an image that two clients have is nobody's non-member
-        images: list[Tensor] = []
-        labels: list[Tensor] = []
+        distinct: list[tuple[Tensor, Tensor]] = []
 
         def placed(samples: Samples) -> np.ndarray:
-            keys = [image_key(image) for image in samples.images]
-            for key, image, label in zip(keys, samples.images, samples.labels, strict=True):
-                if key not in places:
-                    places[key] = len(images)
-                    images.append(image)
-                    labels.append(label)
-            return np.array([places[key] for key in keys])
+            index = [places.setdefault(image_key(image), len(places)) for image in samples.images]
+            for place, image, label in zip(index, samples.images, samples.labels, strict=True):
+                if place == len(distinct):
+                    distinct.append((image, label))
+            return np.array(index)
 
         train = {client: placed(current) for client, current in self.images.items()}
         used = {}
@@ -162,8 +156,9 @@ class ExternalSource(Source):
             known = [places[key] for key in map(image_key, self.public.images.cpu()) if key in places]
             used = {client: np.setdiff1d(index, known) for client, index in train.items()} if known else {}
         held_out = {client: placed(selected) for client, selected in self.held_out.items()}
-        everything = torch.cat([torch.stack(images), self.auxiliary.images])
-        samples = Samples(everything, torch.cat([torch.stack(labels), self.auxiliary.labels]))
+        images, labels = map(torch.stack, zip(*distinct, strict=True))
+        auxiliary = self.auxiliary
+        samples = Samples(torch.cat([images, auxiliary.images]), torch.cat([labels, auxiliary.labels]))
         return Holdings(samples, train, used, held_out, self.device)
 
     def described(self, round_: int | None) -> dict[str, Any]:
@@ -181,13 +176,12 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
         "attacker_data": "none" if source.public is None else "same_domain",
     }
     card = read_card(granted, derived)
-    lacking = {
-        "extractor": ("extractor", card.extractor in ("white_box", "query") and not private),
-        "batch": ("batch", card.batch and not source.batches),
-        "attacker_data": ("public", card.attacker_data != "none" and source.public is None),
-        "batch_norm": ("uploads", card.batch_norm == "running" and no_statistics),
-    }
-    for name, (giver, lacks) in lacking.items():
+    for name, giver, lacks in (
+        ("extractor", "extractor", card.extractor in ("white_box", "query") and not private),
+        ("batch", "batch", card.batch and not source.batches),
+        ("attacker_data", "public", card.attacker_data != "none" and source.public is None),
+        ("batch_norm", "uploads", card.batch_norm == "running" and no_statistics),
+    ):
         if lacks:
             where = f"knowledge={shown({name: getattr(card, name)})}"
             raise UserError(f"{where}: assumes what was not handed in; {giver} would give it")

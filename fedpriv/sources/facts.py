@@ -8,8 +8,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import torch
 from annotated_types import Ge, Gt
@@ -57,29 +58,22 @@ class Normalize:
 class Facts:
     """Facts about a recorded run; whatever is left out costs the attacks that need it.
 
-    Functions are given as such, or as texts ``package.module:NAME``.
-
-    Attributes:
-        model: of no argument: the architecture of uploaded weights, a module from images to logits.
-        data: of a partition, and of the round too where it requires two: the images ``(n, c, h, w)`` in [0, 1] that
-            were trained on, and their classes ``(n,)``. For scoring alone.
-        held_out: of a partition: images that its client holds and did not train on, and their classes: the non-members of
-            membership inference, without which it claims no leak.
-        auxiliary: of no argument: images that no client has, and their classes; baselines are made of them.
-        extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
-            Of a partition and a round: after that round, which attacks on all rounds together need.
-        kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
-            not named is taken for a ``model``.
+    Functions are given as such, or as texts ``package.module:NAME``. Those of a partition may take the round's number too.
+    Images are ``(n, c, h, w)`` in [0, 1], beside their classes ``(n,)``.
     """
 
-    model: Any = None
-    data: Any = None
-    held_out: Any = None
-    auxiliary: Any = None
-    public: Any = None  # of no argument: the attacker's own images and their classes
-    extractor: Any = None
+    model: Any = None  # of no argument: the architecture of uploaded weights, a module from images to logits
+    data: Any = None  # of a partition: the images that were trained on, for scoring alone
+    held_out: Any = (
+        None  # of a partition: images that its client did not train on, without which no membership is claimed
+    )
+    auxiliary: Any = None  # of no argument: images that no client has; baselines are made of them
+    public: Any = None  # of no argument: the attacker's own images
+    extractor: Any = (
+        None  # of a partition: its extractor after the newest round (or the one that it is given), a module
+    )
     normalize: Normalize | None = None  # of the app, where its model takes other images than those in [0, 1]
-    kinds: Mapping[str, Any] = field(default_factory=dict)
+    kinds: Mapping[str, Any] = field(default_factory=dict)  # set of arrays -> kind, or ``{kind, FIELD = "array"}``
     phase: str = "train"  # asked of clients where they upload
     batch: Steps | None = None
     partitions: Mapping[str, int | str] = field(default_factory=dict)  # by client, where clients wrote no truth
@@ -92,6 +86,14 @@ class Facts:
     dataset: str | None = None  # as they call the images
 
 
+NEEDED: Final = {
+    "model": "model (a function of no argument: the architecture of uploaded weights",
+    "data": "data (a function of a partition: images and labels; nothing can be scored without",
+    "auxiliary": "auxiliary images (a function of no argument: images that no client has, and their labels",
+}
+"""Functions that cannot be done without."""
+
+
 @dataclass(frozen=True)
 class OwnerFacts:
     """Facts, and where they were stated."""
@@ -100,12 +102,20 @@ class OwnerFacts:
     where: str  # begins errors about them: a file, or the argument
     folder: Path  # relative paths, and modules that are found nowhere else, are below it
 
-    def call(self, name: str, *given: Any) -> Any:
-        """Call one of the functions with as many arguments as it needs, and at least one of them."""
-        made = self._function(name)
+    def needed(self, name: str) -> int:
+        """Return the number of arguments without a default that a function takes; one where it does not say."""
+        try:
+            takes = inspect.signature(self._function(name)).parameters.values()
+        except (TypeError, ValueError):
+            return 1
+        return sum(entry.kind <= entry.POSITIONAL_OR_KEYWORD and entry.default is entry.empty for entry in takes)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        """Call a function with as many arguments as it needs, and at least one of them."""
+        function, number = self._function(name), max(self.needed(name), 1)
         with _found_below(self.folder):
             try:
-                return made(*given[: max(_needed(made), 1)])
+                return function(*given[:number])
             except UserError:
                 raise
             except Exception as error:  # somebody else's function raises anything
@@ -113,26 +123,20 @@ class OwnerFacts:
                 why = f"{type(error).__name__}: {reason(error)}"
                 raise UserError(f"{self.where}: {name}: {call} failed: {why}") from error
 
-    def takes_a_round(self, name: str) -> bool:
-        """Return True where a function of a partition takes the number of a round too."""
-        return getattr(self.facts, name) is not None and _needed(self._function(name)) > 1
-
     def _function(self, name: str) -> Callable[..., Any]:
-        made, where = getattr(self.facts, name), f"{self.where}: {name}"
+        made: Any = getattr(self.facts, name)
+        if made is None:
+            raise UserError(f"{self.where}: no {NEEDED[name]}), package.module:NAME")
         if isinstance(made, str) and is_reference(made):
             with _found_below(self.folder):
-                try:
-                    made = _FUNCTIONS.load(made)
-                except UserError as error:
-                    raise UserError(f"{where}: {error}") from error
+                made = _FUNCTIONS.load(made)
         if not callable(made):
-            raise UserError(f"{where}: expected a function or package.module:NAME, got {shown(made)}")
-        function: Callable[..., Any] = made
-        return function
+            raise UserError(f"{self.where}: {name}: expected a function or package.module:NAME, got {shown(made)}")
+        return made  # type: ignore[no-any-return]
 
     def images(self, name: str, *given: Any, labelled: bool = True) -> tuple[Any, Any]:
         """Return images and classes that a function returns, unchecked but for their number."""
-        made = self.call(name, *given)
+        made = self._call(name, *given)
         if isinstance(made, Tensor) and not labelled:
             return made, None
         if not isinstance(made, (tuple, list)) or len(made) != 2:
@@ -142,21 +146,14 @@ class OwnerFacts:
             )
         return made[0], torch.as_tensor(made[1])
 
-    def module(self, name: str, *given: Any) -> Any:
+    def module(self, name: str, *given: Any) -> nn.Module:
         """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""
-        module, normalize = copy.deepcopy(self.call(name, *given)), self.facts.normalize
-        if normalize is not None and isinstance(module, nn.Module):
-            module.register_forward_pre_hook(_Normalized(normalize))
+        module, normalize = copy.deepcopy(self._call(name, *given)), self.facts.normalize
+        if not isinstance(module, nn.Module):
+            raise UserError(f"{self.where}: {name}: returned {type(module).__name__}; expected a torch.nn.Module")
+        if normalize is not None:
+            module.register_forward_pre_hook(partial(_normalized, normalize))
         return module
-
-
-def _needed(made: Callable[..., Any]) -> int:
-    """Return the number of arguments without a default; one where a function does not say."""
-    try:
-        takes = inspect.signature(made).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    return sum(entry.kind <= entry.POSITIONAL_OR_KEYWORD and entry.default is entry.empty for entry in takes)
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
@@ -169,9 +166,7 @@ def read_facts(run: Path, given: Any) -> OwnerFacts:
         return OwnerFacts(Facts(), f"facts (no {path.name} beside the run)", path.parent)
     facts = parse(Facts, toml_file(path, expected="facts about a recorded run, in TOML"), str(path))
     functions = (facts.model, facts.data, facts.held_out, facts.auxiliary, facts.public, facts.extractor)
-    check_modules(
-        *(function for function in functions if isinstance(function, str) and is_reference(function)), file=path
-    )
+    check_modules(*(name for name in functions if isinstance(name, str) and is_reference(name)), file=path)
     return OwnerFacts(facts, str(path), path.absolute().parent)
 
 
@@ -186,12 +181,8 @@ def _found_below(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-class _Normalized:
-    """Normalises images on their way into a module; a class of its own, so that copies and pickles keep it."""
-
-    def __init__(self, normalize: Normalize) -> None:
-        self.mean, self.std = (torch.tensor(each)[:, None, None] for each in (normalize.mean, normalize.std))
-
-    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        images, *others = given
-        return (images - self.mean.to(images)) / self.std.to(images), *others
+def _normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Normalise images on their way into a module; a function of its own, so that copies and pickles keep it."""
+    images, *others = given
+    mean, std = (torch.tensor(each)[:, None, None].to(images) for each in (normalize.mean, normalize.std))
+    return (images - mean) / std, *others

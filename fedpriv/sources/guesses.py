@@ -8,30 +8,23 @@ which images of the pool are nearest to it, and scores keep that apart from what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.features.posterior import prior_of_images
-from fedpriv.attacks.inputs.targets import target_feature
+from fedpriv.attacks.inputs.targets import represented, target_feature
 from fedpriv.attacks.observation import Observation, TargetId, Unit
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.uploads.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
 
-NEAREST = 64
-"""Images that are kept by their distance to the uploaded vector, the nearest first."""
-
-MOST_OTHERS = 60
-"""Other clients' mixtures, of the newest rounds, that a class's vector is solved for from."""
-
-_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
-"""Tried where mixtures are solved for classes."""
-
-_CHUNK = 256
+NEAREST = 64  # images that are kept by their distance to the uploaded vector, the nearest first
+MOST_OTHERS = 60  # other clients' mixtures, of the newest rounds, that a class's vector is solved for from
+_RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)  # tried where mixtures are solved for classes
 
 
 def with_guesses(
@@ -42,9 +35,9 @@ def with_guesses(
     tables: dict[int, dict[str, Tensor]] = {}
     result = []
     for target, truth in zip(case.targets, truths, strict=True):
-        details = target.label >= 0 or (target.round, target.client) in knowledge.labels
+        told = target.label >= 0 or (target.round, target.client) in knowledge.labels
         features = _representations(knowledge.extractors.get(target.client), truth.pool, device, keep)
-        nearest, vectors = None, {}
+        nearest, vectors = None, dict[str, Tensor]()
         if features is not None and kind in VECTORS and unit != "class":
             vector = target_feature(case.observations, target)
             if features.shape[1] == len(vector):
@@ -52,22 +45,16 @@ def with_guesses(
         if truth.feature is not None:
             if target.client not in tables:
                 tables[target.client] = _tables(case, target, features, truth.pool)
-            vectors = _guesses(tables[target.client], truth, features, told=details)
+            shares = truth.label_weights()
+            for name, table in tables[target.client].items():
+                if len(table) == 1:
+                    vectors[name] = table[0]
+                elif told:
+                    vectors[name] = torch.stack([share * table[label] for label, share in shares.items()]).sum(0)
+                elif name == "auxiliary" and features is not None:
+                    vectors[name] = features.mean(0)
         result.append(replace(truth, nearest=nearest, vectors=vectors))
     return tuple(result)
-
-
-def _guesses(tables: Mapping[str, Tensor], truth: Truth, features: Tensor | None, *, told: bool) -> dict[str, Tensor]:
-    """Return the guesses ``(d,)`` at one target: rows of tables ``(C, d)`` by its classes, or what takes no class."""
-    result = {}
-    for name, table in tables.items():
-        if len(table) == 1:
-            result[name] = table[0]
-        elif told:
-            result[name] = torch.stack([share * table[label] for label, share in truth.label_weights().items()]).sum(0)
-        elif name == "auxiliary" and features is not None:
-            result[name] = features.mean(0)
-    return result
 
 
 def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -> dict[str, Tensor]:
@@ -76,18 +63,21 @@ def _tables(case: Case, target: TargetId, features: Tensor | None, pool: Pool) -
     current = next(o for o in case.observations if (o.round, o.client) == (target.round, target.client))
     # Where the server sees sums, everybody's upload is the one sum, and the target's own is in it.
     others = [o for o in case.observations if o.client != current.client and o.upload is not current.upload]
-    seen = _seen(others, target.round, n_classes)
+    vectors, mixing, by_class = _seen(others, target.round, n_classes)
     known = pool.guess_labels >= 0
     if features is not None and bool(known.any()):
         tables["auxiliary"] = prior_of_images(features[known], pool.guess_labels[known], n_classes)
-    rows, mixing = _head_rows(current), torch.eye(n_classes) if seen.mixing is None else seen.mixing
-    vectors = tables.get("auxiliary") if seen.mixing is None else seen.vectors
-    if rows is not None and vectors is not None and rows.shape == (n_classes, vectors.shape[1]):
-        tables["head_rows"] = _scaled_rows(vectors.double(), mixing.double(), (rows - rows.mean(0)).double()).float()
-    if seen.mixing is not None:
-        tables["other_uploads"] = seen.by_class
-    if len(seen.vectors):
-        tables["mean_upload"] = seen.vectors.mean(0, keepdim=True)
+    head = HEADS.first(current.broadcast)
+    rows = None if head is None else head.tensors().get("state/weight")
+    centres = tables.get("auxiliary") if mixing is None else vectors
+    if rows is not None and centres is not None and rows.shape == (n_classes, centres.shape[1]):
+        rows = rows.float().cpu()
+        weights = torch.eye(n_classes) if mixing is None else mixing
+        tables["head_rows"] = _scaled_rows(centres.double(), weights.double(), (rows - rows.mean(0)).double()).float()
+    if mixing is not None:
+        tables["other_uploads"] = by_class
+    if len(vectors):
+        tables["mean_upload"] = vectors.mean(0, keepdim=True)
     return tables
 
 
@@ -99,34 +89,29 @@ def _scaled_rows(vectors: Tensor, mixing: Tensor, rows: Tensor) -> Tensor:
     return centre - scale * shown.mean(0) + scale * rows
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Vectors in other clients' uploads."""
+def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return vectors that other clients sent: rows of the attacked round, or mixtures of the newest rounds up to it.
 
-    vectors: Tensor  # ``(K, d)``
-    mixing: Tensor | None  # ``(K, C)`` their weights by class; None where the uploads say nothing of classes
-    by_class: Tensor  # ``(C, d)`` as they say of each class
-
-
-def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
-    """Vectors that other clients sent: rows of the attacked round, or mixtures of the newest rounds up to it."""
+    They are ``(K, d)``, beside their weights by class ``(K, C)``, None where uploads say nothing of classes, and what they
+    say of each class ``(C, d)``.
+    """
     empty = torch.zeros(0, 0)
     rows = [p for o in others if o.round == round_ and (p := SEPARATE.first(o.upload)) is not None]
     newest = sorted((o for o in others if o.round <= round_), key=lambda o: -o.round)
     mixed = [p for o in newest if (p := MIXTURES.first(o.upload)) is not None][:MOST_OTHERS]
     if not rows and not mixed:
-        return _Seen(empty, None, empty)
+        return empty, None, empty
     vectors = torch.cat([payload.rows() for payload in rows or mixed]).float().cpu()
     disclosed = [payload.said("classes" if rows else "weights") for payload in rows or mixed]
     there = [each for each in disclosed if each is not None]
     if len(there) < len(disclosed):
-        return _Seen(vectors, None, empty)
+        return vectors, None, empty
     if rows:
         labels = torch.cat(there).cpu()
-        by_class = prior_of_images(vectors, labels, n_classes)
-        return _Seen(by_class[labels.unique()], torch.eye(n_classes)[labels.unique()], by_class)
+        by_class, classes = prior_of_images(vectors, labels, n_classes), labels.unique()
+        return by_class[classes], torch.eye(n_classes)[classes], by_class
     mixing = torch.stack(there).float().cpu()
-    return _Seen(vectors, mixing, prior_of_others(vectors, mixing))
+    return vectors, mixing, prior_of_others(vectors, mixing)
 
 
 def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
@@ -153,22 +138,11 @@ def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
     return solved(every, min(_RIDGES, key=error) if len(uploads) > 2 else math.inf).float()
 
 
-def _head_rows(observation: Observation) -> Tensor | None:
-    """Return the rows ``(C, d)`` of the classifier that was broadcast, or None."""
-    head = HEADS.first(observation.broadcast)
-    rows = None if head is None else head.tensors().get("state/weight")
-    return None if rows is None or rows.dim() != 2 else rows.float().cpu()
-
-
 def _representations(
     extractor: Callable[[Tensor], Tensor] | None, pool: Pool, device: torch.device, kept: Trained
 ) -> Tensor | None:
     """Return the representations ``(p, d)`` of a pool by the granted extractor, on the CPU; None where none is granted."""
     if extractor is None:
         return None
-
-    @torch.no_grad()
-    def compute() -> Tensor:
-        return torch.cat([extractor(part.to(device)).float().cpu() for part in pool.guesses.split(_CHUNK)])
-
-    return kept.get(("representations", Same(extractor), Same(pool)), compute)
+    key = ("representations", Same(extractor), Same(pool))
+    return kept.get(key, lambda: represented(extractor, pool.guesses, device).float().cpu())

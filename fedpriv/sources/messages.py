@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -13,16 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.uploads.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.uploads.payload import Message, Payload, check_names, check_plain, from_array, from_numbers
+from fedpriv.uploads.kinds import LAYERS, NETWORKS, STATES, payload_kind
+from fedpriv.uploads.payload import Message, Payload, as_tensor, check_names, check_plain, from_array
 from fedpriv.uploads.payloads import ClassLogits, Entangled, Prototypes, Representations
 from fedpriv.util.errors import UserError, shown
 
 MOST_CLASSES: Final = 100_000
 """Classes that an upload or labels may speak of: tables of baselines have one row a class. ImageNet in full has 21,841."""
 
-MOST_IMAGES: Final = 1 << 40
-"""A client's number of images, where an upload tells one."""
+MOST_IMAGES: Final = 1 << 40  # a client's number of images, where an upload tells one
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class Gradient:
     values: Mapping[str, Tensor] | Sequence[Tensor]
 
 
-Raw = Message | Update | Gradient
-"""An upload as it was handed in."""
+Raw = Message | Update | Gradient  # an upload as it was handed in
 
 
 # ---------------------------------------------------------------- forms of an upload
@@ -76,22 +73,15 @@ def _is_class_vectors(given: object, target: str) -> bool:
     """True for ``{class: vector}`` where the target takes one row a class and nothing else; for others keys are clients."""
     kind = payload_kind(target)
     needed = {spec.name for spec in fields(kind) if not spec.metadata["optional"]}
-    by_class = kind.computed_from == "class" and needed == {kind.values_field(), kind.field_that_says("classes")}
-    return by_class and isinstance(given, Mapping) and any(_is_vector(value) for value in given.values())
+    if kind.computed_from != "class" or needed != {kind.values_field(), kind.field_that_says("classes")}:
+        return False
+    values = given.values() if isinstance(given, Mapping) else ()
+    lists = any(isinstance(v, (list, tuple)) and v and all(isinstance(n, (int, float)) for n in v) for v in values)
+    return lists or any(isinstance(value, (Tensor, np.ndarray)) and value.ndim == 1 for value in values)
 
 
-def _is_vector(value: object) -> bool:
-    if isinstance(value, (Tensor, np.ndarray)):
-        return value.ndim == 1
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, (int, float)) for item in value)
-
-
-# ---------------------------------------------------------------- reading
-
-
-def read_message(given: Any, target: str, labels: Any, n_classes: int | None, client: int | None = None) -> Raw:
+def read_message(where: str, given: Any, target: str, labels: Any, n_classes: int | None) -> Raw:
     """Return an upload as a message on the CPU; updates and gradients as they are, checked no further."""
-    where = "uploads" if client is None else f"uploads: client {client}"
     if isinstance(given, (Update, Gradient)):
         return given
     if _is_class_vectors(given, target):
@@ -102,7 +92,7 @@ def read_message(given: Any, target: str, labels: Any, n_classes: int | None, cl
             "fedpriv.Update(before, after), fedpriv.Gradient(values), or broadcasts= with the weights of the beginning"
         )
     elif isinstance(given, (Tensor, np.ndarray)):
-        message = (_from_tensor(where, plain_tensor(where, given), target, labels, n_classes),)
+        message = (_from_tensor(where, as_tensor(where, given), target, labels, n_classes),)
     elif isinstance(given, Payload) or _is_message(given):
         message = (given,) if isinstance(given, Payload) else given
     else:
@@ -124,45 +114,32 @@ def _from_tensor(where: str, given: Tensor, target: str, labels: Any, n_classes:
     if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and len(classes):
         present, counts = classes.unique(return_counts=True)
         if len(present) != len(values):
-            raise UserError(
-                f"{where}: {len(values)} rows, but the labels name {len(present)} classes; pass a payload that says which "
-                "class each row is of"
-            )
+            text = f"{where}: {len(values)} rows, but the labels name {len(present)} classes"
+            raise UserError(f"{text}; pass a payload that says which class each row is of")
         return Prototypes(values, present, counts) if target == Prototypes.kind else ClassLogits(values, present)
     if target == Entangled.kind and values.dim() == 1 and len(classes):
         number = n_classes or int(classes.max()) + 1
         return Entangled(values, torch.bincount(classes, minlength=number).float() / len(classes))
-    name = payload_kind(target).__name__
-    raise UserError(
-        f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
-    )
+    text = f"a tensor of shape {tuple(given.shape)} does not say what it is an upload of"
+    raise UserError(f"{where}: {text}; pass a payload: {payload_kind(target).__name__}")
 
 
 def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload:
     """Return ``{class: vector}``, as FedProto's own code has it, as a payload that counts no images."""
     rows: dict[int, Tensor] = {}
     for key, value in given.items():
-        try:
-            label = -1 if isinstance(key, (bool, np.bool_, Tensor)) else operator.index(key)
-        except TypeError:
-            label = -1
-        if not 0 <= label < MOST_CLASSES:
-            raise UserError(
-                f"{where}: class {shown(key)}; expected a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
-            )
-        text = f"{where}: class {label}"
-        if not _is_vector(value):
-            got = tuple(value.shape) if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
-            raise UserError(f"{text}: expected a vector (d,), got {got}")
-        vector = check_plain(text, from_numbers(text, value, integer=False)).detach().cpu()
-        if not vector.is_floating_point() or not bool(vector.float().isfinite().all()):
-            raise UserError(f"{text} holds {vector.dtype}, NaN or infinity; expected finite floats")
-        first = next(iter(rows), label)
-        if rows and len(vector) != len(rows[first]):
-            raise UserError(
-                f"{text}: a vector of {len(vector)} values, but that of class {first} has {len(rows[first])}"
-            )
-        rows[label] = vector.float()
+        whole = isinstance(key, (int, np.integer)) and not isinstance(key, bool)
+        if not whole or not 0 <= key < MOST_CLASSES:
+            expected = f"a whole number in 0..{MOST_CLASSES - 1} as the key of each vector"
+            raise UserError(f"{where}: class {shown(key)}; expected {expected}")
+        text = f"{where}: class {key}"
+        vector = as_tensor(text, value).detach().cpu()
+        if vector.dim() != 1 or vector.is_complex():
+            raise UserError(f"{text}: expected a vector (d,), got {vector.dtype} {tuple(vector.shape)}")
+        first, row = next(iter(rows.items()), (key, vector))
+        if len(vector) != len(row):
+            raise UserError(f"{text}: a vector of {len(vector)} values, but that of class {first} has {len(row)}")
+        rows[int(key)] = vector.float()
     kind = payload_kind(target)
     values, classes = str(kind.values_field()), str(kind.field_that_says("classes"))
     return kind(**{values: torch.stack([*rows.values()]), classes: torch.tensor([*rows])})
@@ -172,18 +149,19 @@ def _class_vectors(where: str, given: Mapping[Any, Any], target: str) -> Payload
 
 
 def settled(where: str, payload: Payload, n_classes: int | None) -> Payload:
-    """Return a payload on the CPU, without a graph, and in agreement with what was announced."""
-    values: dict[str, Any] = {}
-    for spec in fields(payload):
-        value, text = getattr(payload, spec.name), f"{where}: {payload.kind}.{spec.name}"
-        if isinstance(value, Tensor):
-            values[spec.name] = check_plain(text, value).detach().cpu()
-        elif isinstance(value, Mapping):
-            values[spec.name] = {name: entry.detach().cpu() for name, entry in _named_tensors(text, value).items()}
+    """Return a payload on the CPU, without a graph, and in agreement with itself and with what was announced."""
     try:
-        made = replace(payload, **values)
+        payload.check()  # its tensors may have been put there since it was made
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    values: dict[str, Any] = {}
+    for spec in fields(payload):
+        value = getattr(payload, spec.name)
+        if isinstance(value, Mapping):
+            values[spec.name] = {name: entry.detach().cpu() for name, entry in value.items()}
+        elif value is not None:
+            values[spec.name] = value.detach().cpu()
+    made = replace(payload, **values)
     if (wrong := made.non_finite()) is not None:
         raise UserError(f"{where}: {made.kind}.{wrong} holds NaN or infinity; expected finite numbers")
     _check_disclosed(f"{where}: {made.kind}.", made, n_classes)
@@ -217,22 +195,9 @@ def _check_disclosed(where: str, payload: Payload, n_classes: int | None) -> Non
             raise UserError(f"{where}{field}: of {width} classes; expected {most} ({source})")
 
 
-def _named_tensors(where: str, values: object) -> dict[str, Tensor]:
-    """Return tensors by name."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where}: expected tensors by name, got {type(values).__name__}")
-    check_names(where, [*values])
-    return {name: plain_tensor(f"{where}[{name!r}]", value) for name, value in values.items()}
-
-
-def plain_tensor(where: str, value: object) -> Tensor:
-    """Return a plain tensor, or a NumPy array as one; UserError for anything else."""
-    return check_plain(where, from_array(where, value) if isinstance(value, np.ndarray) else value)
-
-
 def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
     """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected."""
-    values = numbers(name, labels, "whole numbers, one an image")
+    values = as_tensor(name, labels).detach().cpu()
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
         raise UserError(f"{name}: expected whole numbers, got {values.dtype}")
     if values.dim() != 1 or not len(values) or count not in (None, len(values)):
@@ -242,15 +207,6 @@ def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
     if not 0 <= int(values.min()) <= int(values.max()) < MOST_CLASSES:
         raise UserError(f"{name}: classes {int(values.min())} to {int(values.max())}; expected 0..{MOST_CLASSES - 1}")
     return values
-
-
-def numbers(where: str, given: Any, expected: str) -> Tensor:
-    """Return a tensor, or a list of numbers, as a tensor on the CPU without a graph."""
-    try:
-        values = given if isinstance(given, Tensor) else torch.as_tensor(given)
-    except Exception as error:  # of an object with an array's protocols anything
-        raise UserError(f"{where}: expected {expected}, got {type(given).__name__}") from error
-    return check_plain(where, values).detach().cpu()
 
 
 # ---------------------------------------------------------------- updates and gradients
@@ -264,15 +220,11 @@ def exchange(
     A gradient becomes the weights after one step: an attack divides by the learning rate again. The rate of a single
     step is chosen so that rounding loses least.
     """
-    kind = payload_kind(target)
-    if (
-        target not in NETWORKS | LAYERS
-        or kind.space != "weights"
-        or "state" not in [spec.name for spec in fields(kind)]
-    ):
+    if target not in NETWORKS | LAYERS or target not in STATES:
         raise UserError(f"uploads: weights were given, but {target} is no upload of weights by name")
+    kind = payload_kind(target)
     if isinstance(given, Update):
-        before, after = weights("before", given.before), weights("after", given.after)
+        before, after = weights("uploads: before", given.before), weights("uploads: after", given.after)
         if model is not None and target in NETWORKS:
             known = dict(model.named_parameters())
             _refuse_different(known, before, "model", "before")
@@ -282,26 +234,35 @@ def exchange(
         if all(torch.equal(before[name], after[name]) for name in before):
             raise UserError("uploads: before and after are equal; nothing was trained")
     else:
-        if model is None:
+        if model is None or facts is None:
             raise UserError("model: missing; a gradient is of a model's parameters")
         before = {name: value.detach().cpu().float() for name, value in model.named_parameters()}
         gradient = _named_gradient(given.values, list(before))
         _refuse_different(before, gradient, "model", "gradient")
-        facts = _scaled(facts, before, gradient)
+        largest, greatest = (max(float(v.abs().max()) for v in each.values()) for each in (gradient, before))
+        if not largest:
+            raise UserError("uploads: the gradient is zero everywhere; nothing can be learned from it")
+        if facts.steps == 1:
+            facts = replace(facts, learning_rate=2.0 ** round(math.log2((greatest or 1.0) / largest)))
         after = {name: before[name] - facts.learning_rate * gradient[name] for name in before}
     return (kind(state=after),), (kind(state=before),), facts  # type: ignore[call-arg]
 
 
-def weights(side: str, given: object) -> dict[str, Tensor]:
-    """Return the floats of one side of an update, or of a gradient, as float32 on the CPU."""
+def weights(where: str, given: object) -> dict[str, Tensor]:
+    """Return the floats among tensors by name as float32 on the CPU."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}: expected tensors by name, got {type(given).__name__}")
+    check_names(where, [*given])
     result = {}
-    for name, value in _named_tensors(f"uploads: {side}", given).items():
+    for name, entry in given.items():
+        text = f"{where}[{name!r}]"
+        value = from_array(text, entry) if isinstance(entry, np.ndarray) else check_plain(text, entry)
         if value.is_complex():
-            raise UserError(f"uploads: {side}[{name!r}]: {value.dtype}; expected real floats")
+            raise UserError(f"{text}: {value.dtype}; expected real floats")
         if value.is_floating_point():
             result[name] = value.detach().cpu().float()
             if not bool(result[name].isfinite().all()):
-                raise UserError(f"uploads: {side}[{name!r}] holds NaN or infinity")
+                raise UserError(f"{text} holds NaN or infinity")
     return result
 
 
@@ -310,15 +271,10 @@ def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
         if len(values) != len(names):
             raise UserError(f"uploads: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
         values = dict(zip(names, values, strict=True))
-    if not isinstance(values, Mapping):
-        got = type(values).__name__
-        raise UserError(f"uploads: a gradient of type {got}; expected tensors by name, or in the model's order")
-    gradient = weights("gradient", values)
-    unknown = [name for name in gradient if name not in names]
-    if unknown:
-        raise UserError(
-            f"uploads: gradient[{unknown[0]!r}]: the model has no such parameter; it has {', '.join(names)}"
-        )
+    gradient = weights("uploads: gradient", values)
+    for name in gradient:
+        if name not in names:
+            raise UserError(f"uploads: gradient[{name!r}]: the model has no such parameter; it has {', '.join(names)}")
     return gradient
 
 
@@ -327,15 +283,3 @@ def _refuse_different(values: Mapping[str, Tensor], other: Mapping[str, Tensor],
         if name not in other or other[name].shape != value.shape:
             got = tuple(other[name].shape) if name in other else "nothing"
             raise UserError(f"uploads: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}")
-
-
-def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> BatchFacts:
-    if facts is None:
-        raise UserError("batch: missing; a gradient is that of a batch of so many images")
-    largest = max(float(value.abs().max()) for value in gradient.values())
-    if not largest:
-        raise UserError("uploads: the gradient is zero everywhere; nothing can be learned from it")
-    if facts.steps > 1:
-        return facts
-    greatest = max(float(value.abs().max()) for value in before.values()) or 1.0
-    return replace(facts, learning_rate=2.0 ** round(math.log2(greatest / largest)))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.defenses.local_dp import LocalDp
-from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
-from fedpriv.federation.summary import DefenseFacts
+from fedpriv.defenses.noise import LocalDp
+from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.integrations.run import Partition, RecordedRun, Seen, default_folder, read_partitions
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.facts import OwnerFacts
-from fedpriv.sources.messages import Update
-from fedpriv.uploads.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.sources.messages import Update, weights
+from fedpriv.uploads.kinds import LAYERS, NETWORKS, STATES, payload_kind
 from fedpriv.uploads.payload import Payload
 from fedpriv.util.errors import UserError, shown
 
@@ -34,23 +34,37 @@ def read_recording(
     run: RecordedRun, owner: OwnerFacts, target: str, round_: int | None, settings: Mapping[str, Any]
 ) -> ExternalSource:
     """Return the uploads of a kind up to a round of a recorded run, checked at the same door as uploads from elsewhere."""
-    facts, weights = owner.facts, target in NETWORKS | LAYERS
-    model = _model(owner) if weights else None
+    facts = owner.facts
+    reader = _Reader(run, owner, target)
     by_round = {number: run.messages(number) for number in run.rounds()}
     defenses = build_defenses([parse_choice(text) for text in facts.defense])
     summed = DefensePipeline(defenses).server_view == "sum"
     if not summed and any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows):
         summed, defenses = True, (*defenses, *build_defenses([parse_choice(SUMMING)]))
-    numbers = _rounds(run, owner, by_round, round_, summed=summed)
-    numbers, last = numbers[-1:] if summed or weights else numbers, numbers[-1]
-    reader = _Reader(run, owner, target, model)
-    read = {n: reader.round(by_round[n], by_round.get(n + 1, ()) if summed else (), summed=summed) for n in numbers}
+    usable = [n for n, rows in by_round.items() if reader.answers(rows) and (not summed or n + 1 in by_round)]
+    if not usable:
+        why = "with a round behind it whose broadcast shows the sum" if summed else "in which clients uploaded anything"
+        raise UserError(f"{run.path}: no round of phase {facts.phase!r} {why} is recorded")
+    if round_ is not None and round_ not in usable:
+        raise UserError(
+            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
+        )
+    numbers = [number for number in usable if round_ is None or number <= round_]
+    numbers, last = numbers[-1:] if summed or reader.model is not None else numbers, numbers[-1]
+    read = {n: reader.round(by_round[n], by_round[n + 1] if summed else None) for n in numbers}
     if not read[last][0]:
         why = reader.notices[-1] if reader.notices else "no upload can be attacked"
         raise UserError(f"{run.path}: round {last}: {why}")
     notices = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]
-    lines, stated = _accounts(defenses, len(run.rounds()))
-    notices += lines
+    stated = []
+    for defense in defenses:
+        record = defense_facts(defense)
+        if isinstance(defense, LocalDp):
+            implied = defense.implied(len(by_round))
+            verdict = f"the claim {'follows' if implied.follows else 'does not follow'}: {implied.words}"
+            notices.append(f"{defense.name}: {verdict}")
+            record = record.model_copy(update={"guarantee": f"{record.guarantee}. Here {verdict}"})
+        stated.append(record)
     if summed:
         notices.append(
             f"only the sum is seen: in every upload's place of round {last} stands what the server made of it, the "
@@ -60,70 +74,14 @@ def read_recording(
     clients = _clients(run, owner, seen, list(read[last][0]))
     notices += reader.notices
     notices += [f"left out: nothing says which data client {client} holds" for client in seen if client not in clients]
-    source = _source(owner, target, read, clients, model, settings, summed=summed)
     return replace(
-        source,
+        _source(reader, read, clients, settings, summed=summed),
         method=facts.method or f"recorded ({run.framework})",
         dataset=facts.dataset or ExternalSource.dataset,
-        command=f"fedpriv.attack({str(run.path)!r}, target={target!r}, round={source.last})",
-        defenses=stated,
+        command=f"fedpriv.attack({str(run.path)!r}, target={target!r}, round={last})",
+        defenses=tuple(stated),
         notices=tuple(notices),
     )
-
-
-def _rounds(
-    run: RecordedRun,
-    owner: OwnerFacts,
-    by_round: Mapping[int, Sequence[Seen]],
-    round_: int | None,
-    *,
-    summed: bool,
-) -> list[int]:
-    """Return the rounds up to the attacked one whose uploads can be attacked, ascending."""
-    usable = [n for n, rows in by_round.items() if _answers(rows, owner) and (not summed or n + 1 in by_round)]
-    if not usable:
-        why = "with a round behind it whose broadcast shows the sum" if summed else "in which clients uploaded anything"
-        raise UserError(f"{run.path}: no round of phase {owner.facts.phase!r} {why} is recorded")
-    if round_ is not None and round_ not in usable:
-        raise UserError(
-            f"round={shown(round_)}: not recorded, or nobody uploaded in it; there are: {', '.join(map(str, usable))}"
-        )
-    return [number for number in usable if round_ is None or number <= round_]
-
-
-def _answers(rows: Sequence[Seen], owner: OwnerFacts) -> list[Seen]:
-    """Return the answers of a round that are uploads, masked or not."""
-    group = [seen for seen in rows if seen.direction == "up" and seen.phase == owner.facts.phase]
-    return [seen for seen in group if not seen.error and (seen.file or seen.facts.get("masked") is True)]
-
-
-def _accounts(defenses: tuple[Defense, ...], rounds: int) -> tuple[list[str], tuple[DefenseFacts, ...]]:
-    """Return a line for each epsilon that is claimed, with the one that follows, and what records say of the defenses."""
-    lines, facts = [], []
-    for defense in defenses:
-        stated = defense_facts(defense)
-        if isinstance(defense, LocalDp):
-            implied = defense.implied(rounds)
-            verdict = f"the claim {'follows' if implied.follows else 'does not follow'}: {implied.words}"
-            lines.append(f"{defense.name}: {verdict}")
-            stated = stated.model_copy(update={"guarantee": f"{stated.guarantee}. Here {verdict}"})
-        facts.append(stated)
-    return lines, tuple(facts)
-
-
-# ---------------------------------------------------------------- clients and their data
-
-
-def _model(owner: OwnerFacts) -> nn.Module:
-    if owner.facts.model is None:
-        raise UserError(
-            f"{owner.where}: no model (a function of no argument, package.module:NAME); attacks on weights need its "
-            "architecture"
-        )
-    model = owner.module("model")
-    if not isinstance(model, nn.Module):
-        raise UserError(f"{owner.where}: model: returned {type(model).__name__}; expected a torch.nn.Module")
-    return model
 
 
 def _clients(
@@ -156,32 +114,25 @@ def _clients(
 
 
 def _source(
-    owner: OwnerFacts,
-    target: str,
+    reader: _Reader,
     read: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Payload | None]]],
     clients: Mapping[str, tuple[int, Partition]],
-    model: nn.Module | None,
     settings: Mapping[str, Any],
     *,
     summed: bool,
 ) -> ExternalSource:
-    facts, last = owner.facts, max(read)
-    for name, what in (
-        ("data", "data (a function of a partition that returns images and labels"),
-        ("auxiliary", "auxiliary images (a function without arguments: images that no client has, and their labels"),
-    ):
-        if getattr(facts, name) is None:
-            raise UserError(f"{owner.where}: no {what}, package.module:NAME); nothing can be scored without")
+    """Return uploads beside the images, networks and facts that the owner gives, as a source."""
+    owner, facts, last = reader.owner, reader.owner.facts, max(read)
     rounds = {n: [client for client in uploads if client in clients] for n, (uploads, _) in read.items()}
     rounds = {number: of_round for number, of_round in rounds.items() if of_round}
     partitions = {clients[c][0]: clients[c][1] for of_round in rounds.values() for c in of_round}
     more: dict[str, Any] = {name: settings[name] for name in ("device",) if name in settings}
-    more |= {"model": model, "n_classes": facts.n_classes, "batch": {}}
+    more |= {"model": reader.model, "n_classes": facts.n_classes, "batch": {}}
     images, labels = {}, {}
     for number, partition in partitions.items():
         current, classes = owner.images("data", partition, last)
         more["batch"][number] = None
-        if facts.batch is not None and model is not None and isinstance(current, Tensor) and len(current):
+        if facts.batch is not None and reader.model is not None and isinstance(current, Tensor) and len(current):
             times = facts.batch.epochs if facts.batch.steps is None else 1  # an image that two epochs used counts twice
             more["batch"][number] = facts.batch.of(len(current))
             current, classes = torch.cat([current] * times), torch.cat([classes] * times)
@@ -190,24 +141,18 @@ def _source(
         more["public"], more["public_labels"] = owner.images("public")
     if facts.held_out is not None:
         more["held_out"] = {k: owner.images("held_out", partition) for k, partition in partitions.items()}
-    sent = [{clients[c][0]: read[n][1][c] for c in of_round} for n, of_round in rounds.items()]
-    more["broadcasts"] = sent if len(sent) > 1 else sent[0]
-    extractors = None
-    if facts.extractor is not None:
-        extractors = _extractors(owner, clients.values(), last)
-        if len(rounds) > 1 and owner.takes_a_round("extractor"):
-            earlier = [(n, of_round) for n, of_round in rounds.items() if n != last]
-            more["earlier_extractors"] = [_extractors(owner, [clients[c] for c in group], n) for n, group in earlier]
-    auxiliary, more["auxiliary_labels"] = owner.images("auxiliary", labelled=False)
-    uploads = [{clients[c][0]: read[n][0][c] for c in of_round} for n, of_round in rounds.items()]
-    return read_uploads(
-        uploads, target, images, labels, extractors, auxiliary, more, numbers=list(rounds), summed=summed
+    extractors: list[dict[int, Any] | None] = [None] * len(rounds)
+    for place, (n, of_round) in enumerate(rounds.items()) if facts.extractor is not None else ():
+        whose = clients.values() if n == last else [clients[c] for c in of_round]
+        if n == last or owner.needed("extractor") > 1:  # of a round too
+            extractors[place] = {number: owner.module("extractor", partition, n) for number, partition in whose}
+    uploads, sent = (
+        [{clients[c][0]: read[n][part][c] for c in of_round} for n, of_round in rounds.items()] for part in (0, 1)
     )
-
-
-def _extractors(owner: OwnerFacts, clients: Any, round_: int) -> dict[int, Any]:
-    """Return client number -> its extractor after a round."""
-    return {number: owner.module("extractor", partition, round_) for number, partition in clients}
+    more |= {"broadcasts": sent if len(sent) > 1 else sent[0], "earlier_extractors": extractors[:-1]}
+    auxiliary, more["auxiliary_labels"] = owner.images("auxiliary", labelled=False)
+    given = (uploads, reader.target, images, labels, extractors[-1], auxiliary, more)
+    return read_uploads(*given, numbers=list(rounds), summed=summed)
 
 
 # ---------------------------------------------------------------- messages
@@ -220,67 +165,70 @@ class _LeftOut(Exception):
 class _Reader:
     """Reads messages as payloads of one kind, and keeps a line for each that is left out."""
 
-    def __init__(self, run: RecordedRun, owner: OwnerFacts, target: str, model: nn.Module | None) -> None:
-        self.run, self.owner, self.target, self.model = run, owner, target, model
-        self.kind = payload_kind(target)
-        self.by_name = "state" in [spec.name for spec in fields(self.kind)] and self.kind.space == "weights"
+    def __init__(self, run: RecordedRun, owner: OwnerFacts, target: str) -> None:
+        self.run, self.owner, self.target, self.kind = run, owner, target, payload_kind(target)
+        self.model = owner.module("model") if target in NETWORKS | LAYERS else None
         self.notices: list[str] = []
-        self._broadcast: tuple[str, dict[str, dict[str, Tensor]]] = ("", {})
+
+    def answers(self, rows: Sequence[Seen]) -> list[Seen]:
+        """Return the answers of a round that are uploads, masked or not."""
+        group = [seen for seen in rows if seen.direction == "up" and seen.phase == self.owner.facts.phase]
+        return [seen for seen in group if not seen.error and (seen.file or seen.facts.get("masked") is True)]
 
     def round(
-        self, rows: Sequence[Seen], following: Sequence[Seen], *, summed: bool
+        self, rows: Sequence[Seen], following: Sequence[Seen] | None
     ) -> tuple[dict[str, Any], dict[str, Payload | None]]:
-        """Return client -> upload, and client -> payload that it answered."""
-        sent = {client: seen for seen in reversed(rows) if self._is_broadcast(seen) for client in seen.clients}
-        after = next((seen for seen in following if self._is_broadcast(seen)), None)
+        """Return client -> upload (of sums: the ``following`` round's broadcast), and client -> payload that it answered."""
+        sent = {client: seen for seen in reversed(self._broadcasts(rows)) for client in seen.clients}
+        after = None if following is None else next(iter(self._broadcasts(following)), None)
+        read: dict[str, Mapping[str, Arrays]] = {}  # clients of a round share a broadcast
+        for seen in [*sent.values(), *([] if after is None else [after])]:
+            if seen.file not in read:
+                read[seen.file] = self.run.arrays(seen)
         uploads: dict[str, Any] = {}
         broadcasts: dict[str, Payload | None] = {}
-        for seen in _answers(rows, self.owner):
+        for seen in self.answers(rows):
             client, before = seen.clients[0], sent.get(seen.clients[0])
             try:
-                arrays = self._set(after, "broadcast") if summed and after is not None else self._set(seen, "upload")
-                known = None if before is None else self._set(before)
-                difference = seen.facts.get(DIFFERENCE) is True and not summed
+                sets = self.run.arrays(seen) if after is None else read[after.file]
+                arrays = self._set(sets, f"the {'upload' if after is None else 'broadcast'} of round {seen.round}")
+                known = None if before is None else self._set(read[before.file])
+                difference = seen.facts.get(DIFFERENCE) is True and following is None
                 assert arrays is not None
                 uploads[client] = self._upload(arrays, known, difference=difference)
-                broadcasts[client] = None if known is None or self.by_name else self._payload_or_none(known)
+                broadcasts[client] = None
+                if known is not None and self.target not in STATES:
+                    with contextlib.suppress(_LeftOut):
+                        broadcasts[client] = self._payload(known)
             except _LeftOut as error:
                 self.notices.append(f"left out: round {seen.round}, client {client}: {error}")
         return uploads, broadcasts
 
-    def _is_broadcast(self, seen: Seen) -> bool:
-        return seen.direction == "down" and seen.phase == self.owner.facts.phase and bool(seen.file)
+    def _broadcasts(self, rows: Sequence[Seen]) -> list[Seen]:
+        phase = self.owner.facts.phase
+        return [seen for seen in rows if seen.direction == "down" and seen.phase == phase and seen.file]
 
-    def _set(self, seen: Seen, what: str = "") -> Arrays | None:
+    def _set(self, sets: Mapping[str, Arrays], what: str = "") -> Arrays | None:
         """Return the arrays of the attacked kind; where no set or several are, None, or an error that names ``what``."""
-        if seen.direction == "up":
-            sets = self.run.arrays(seen)
-        else:
-            if seen.file != self._broadcast[0]:
-                self._broadcast = seen.file, self.run.arrays(seen)  # the newest alone: clients of a round share it
-            sets = self._broadcast[1]
         names = [name for name in sets if self._kind_of(name) == self.target]
-        if len(names) == 1:
-            return sets[names[0]]
-        if not what:
-            return None
+        if len(names) == 1 or not what:
+            return sets[names[0]] if len(names) == 1 else None
         there = ", ".join(f"{name} ({len(arrays)} arrays: {self._kind_of(name)})" for name, arrays in sets.items())
         number = f"{len(names)} sets of arrays are" if names else "no set of arrays is"
         raise UserError(
-            f"{self.owner.where}: kinds: {number} said to be of kind {self.target!r} in the {what} of round {seen.round}; "
-            f"recorded: {there or 'none'}"
+            f"{self.owner.where}: kinds: {number} said to be of kind {self.target!r} in {what}; recorded: {there or 'none'}"
         )
 
     def _kind_of(self, name: str) -> str:
         given = self.owner.facts.kinds.get(name, "model")
         kind = given.get("kind") if isinstance(given, Mapping) else given
         if not isinstance(kind, str):
-            where = f"{self.owner.where}: kinds.{name}"
-            raise UserError(f"{where}: expected a kind, or a table with one, got {shown(given)}")
+            text = f"kinds.{name}: expected a kind, or a table with one, got {shown(given)}"
+            raise UserError(f"{self.owner.where}: {text}")
         return payload_kind(kind).kind
 
     def _upload(self, arrays: Arrays, before: Arrays | None, *, difference: bool) -> Any:
-        if not self.by_name:
+        if self.target not in STATES:
             return self._payload(arrays)
         if before is None:
             raise _LeftOut("it was sent no weights of this kind that its own could be compared with")
@@ -305,16 +253,10 @@ class _Reader:
         for wanted in (state, dict(self.model.named_parameters())):
             if [tuple(value.shape) for value in wanted.values()] == [tuple(value.shape) for value in arrays.values()]:
                 return dict(zip(wanted, arrays.values(), strict=True))
-        raise UserError(
-            f"{self.owner.where}: model: {len(arrays)} arrays without names are recorded, shaped unlike the model's "
-            f"{len(state)} entries in order"
+        text = (
+            f"{len(arrays)} arrays without names are recorded, shaped unlike the model's {len(state)} entries in order"
         )
-
-    def _payload_or_none(self, arrays: Arrays) -> Payload | None:
-        try:
-            return self._payload(arrays)
-        except _LeftOut:
-            return None
+        raise UserError(f"{self.owner.where}: model: {text}")
 
     def _payload(self, arrays: Arrays) -> Payload:
         kinds, where = self.owner.facts.kinds, f"{self.owner.where}: kinds"
@@ -332,10 +274,8 @@ class _Reader:
             elif name in arrays:
                 values[key] = arrays[name].to(torch.int64 if spec["integer"] else torch.float32)
             elif not spec["optional"]:
-                there = ", ".join(arrays)
-                raise UserError(
-                    f"{where}: field {key!r} of {self.target} is said to be array {name!r}; recorded: {there}"
-                )
+                said = f"field {key!r} of {self.target} is said to be array {name!r}"
+                raise UserError(f"{where}: {said}; recorded: {', '.join(arrays)}")
         try:
             made = self.kind(**values)
         except UserError as error:
@@ -347,10 +287,10 @@ class _Reader:
 
 def _floats(arrays: Arrays) -> dict[str, Tensor]:
     """Return the arrays that are parameters, or running statistics, as float32."""
-    floats = {name: value.float() for name, value in arrays.items() if value.is_floating_point()}
-    wrong = [name for name, value in floats.items() if not bool(value.isfinite().all())]
-    if wrong:
-        raise _LeftOut(f"{wrong[0]!r} holds NaN or infinity")
+    try:
+        floats = weights("weights", arrays)
+    except UserError as error:
+        raise _LeftOut(str(error)) from error
     if not floats:
         raise _LeftOut("it holds whole numbers alone, and weights are floats")
     return floats

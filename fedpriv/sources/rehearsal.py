@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender
-from fedpriv.uploads.kinds import CLASS_OUTPUTS, FACTORS, MIXTURES, SEPARATE, UPDATES
-from fedpriv.uploads.payloads import Message, Payload
+from fedpriv.uploads.kinds import CLASS_OUTPUTS, MIXTURES, SEPARATE
+from fedpriv.uploads.payloads import Message
 from fedpriv.util.seeds import derive_seed
 
 _MOST_OF_A_CLASS = 1 << 12
@@ -29,43 +29,22 @@ class Rehearsed:
     place: int  # of the attacked payload in the message
     sender: Sender  # the client, as far as the server knows it
 
-    @property
-    def payload(self) -> Payload:
-        """The attacked payload."""
-        return self.message[self.place]
-
-    def send(self, values: Tensor, seed: int) -> Payload:
-        """Return the payload of the attacked kind that is sent when it holds other values."""
-        current: Payload = replace(self.payload, **{str(self.payload.values_field()): values})
-        message = (*self.message[: self.place], current, *self.message[self.place + 1 :])
-        return next(sent for sent in self.pipeline.upload(message, self.sender, seed) if sent.kind == current.kind)
-
     def __call__(self, rows: Tensor, seed: int) -> Tensor:
         """Return rows ``(n, d)`` as they would have been sent, every draw by ``seed``."""
-        size, shape = len(self.payload.rows()), getattr(self.payload, str(self.payload.values_field())).shape
+        payload = self.message[self.place]
+        name, size = str(payload.values_field()), len(payload.rows())
         result = []
         for number, part in enumerate(rows.split(size)):
-            filled = part[torch.arange(size, device=part.device) % len(part)]
-            sent = self.send(filled.reshape(shape), derive_seed(seed, number))
-            result.append(sent.rows()[: len(part)])
+            filled = part[torch.arange(size, device=part.device) % len(part)].reshape(getattr(payload, name).shape)
+            message = (*self.message[: self.place], replace(payload, **{name: filled}), *self.message[self.place + 1 :])
+            sent = self.pipeline.upload(message, self.sender, derive_seed(seed, number))
+            result.append(next(item for item in sent if item.kind == payload.kind).rows()[: len(part)])
         return torch.cat(result)
-
-    @property
-    def possible(self) -> bool:
-        """True if the defenses send every row, in the kind of upload that was seen."""
-        sent = self.pipeline.upload(self.message, self.sender, 0)
-        return any(item.kind == self.payload.kind and item.rows().shape == self.payload.rows().shape for item in sent)
 
 
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
     """True if some defense of a run may change rows of a kind of upload that holds rows."""
     return kind in SEPARATE | CLASS_OUTPUTS | MIXTURES and changes_uploads(_on(pipeline, kind))
-
-
-def changes_weights(pipeline: DefensePipeline, kind: str) -> bool:
-    """True if weights of a kind may be changed before they are sent: by some defense of a run, or by truncation."""
-    truncated = kind in FACTORS and pipeline.server_view == "each"
-    return truncated or (kind in UPDATES and changes_uploads(pipeline))
 
 
 def changes_uploads(pipeline: DefensePipeline) -> bool:
@@ -90,23 +69,21 @@ def rehearsed(pipeline: DefensePipeline, seen: Observation, kind: str, n_classes
     position = next((index for index, payload in enumerate(seen.upload) if payload.kind == kind), None)
     if position is None or not len(seen.upload[position].rows()):
         return None
-    payload, many = seen.upload[position], 1
+    payload = seen.upload[position]
     classes, counts, weights = payload.said("classes"), payload.said("counts"), payload.said("weights")
     if weights is not None:
         classes = weights.flatten().nonzero().squeeze(1)
     if classes is None or not len(classes):
         return None
-    pipeline = _on(pipeline, kind)
-    while many <= _MOST_OF_A_CLASS:
+    pipeline, of_images, many = _on(pipeline, kind), payload.computed_from == "image", 1
+    while many <= (1 if of_images or counts is not None else _MOST_OF_A_CLASS):
         # Where no counts are sent: so many that no class is held back, as none was.
         numbers = torch.full_like(classes, many) if counts is None else counts.to(classes)
-        labels = classes if payload.computed_from == "image" else classes.repeat_interleave(numbers)
+        labels = classes if of_images else classes.repeat_interleave(numbers)
         sender = Sender(seen.round, seen.client, n_classes, labels.cpu(), seen.broadcast, rounds)
-        tried = Rehearsed(pipeline, seen.upload, position, sender)
-        if tried.possible:
-            return tried
-        if counts is not None or payload.computed_from == "image":
-            return None
+        sent = pipeline.upload(seen.upload, sender, 0)
+        if any(item.kind == kind and item.rows().shape == payload.rows().shape for item in sent):
+            return Rehearsed(pipeline, seen.upload, position, sender)
         many *= 2
     return None
 

@@ -26,7 +26,7 @@ from fedpriv.federation.states import State, put
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.sources.source import Source, batch_norms, summed, summed_without_own
+from fedpriv.sources.source import Source, batch_norms
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
 from fedpriv.uploads.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
 from fedpriv.uploads.payloads import Message, Model, PublicLoss, Representations, get_payload
@@ -101,17 +101,11 @@ class RunSource(Source):
         before = lines[-1].round
         if seen.client not in self.rounds().get(before, ()):
             raise UserError(
-                f"{self}: clients of {self.federation.method.name!r} go on from their own weights, which the server knows "
-                f"from the upload before; that of round {before} is not stored: attack round 1, or train "
-                f"with capture='all'"
+                f"{self}: clients go on from their own weights, known from the upload before, and that of round {before} "
+                f"is not stored: attack round 1, or train with capture='all'"
             )
         last = NETWORKS.first(self.upload(before, seen.client))
         return () if last is None else (last,)
-
-    def view(
-        self, observations: tuple[Observation, ...]
-    ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
-        return (summed(observations), summed_without_own(observations)) if self.summed else super().view(observations)
 
     def has_images(self, round_: int, client: int) -> bool:
         if self.kind not in NETWORKS | LAYERS:
@@ -131,10 +125,8 @@ class RunSource(Source):
         if card.attacker_data == "other_domain":
             raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
-            raise UserError(
-                f"knowledge={shown({'attacker_data': 'same_domain'})}: {self} set no images aside; train it with "
-                f"auxiliary 0.5 or public N, or set attacker_data=none"
-            )
+            where = f"knowledge={shown({'attacker_data': 'same_domain'})}: {self}"
+            raise UserError(f"{where} set no images aside; train it with auxiliary 0.5, or set attacker_data=none")
         if self.model is None or batch_norms(self.model):
             return card
         # Without batch norm there is nothing to grant, and cards do not differ in it.
@@ -154,9 +146,7 @@ class RunSource(Source):
         fresh = {name: value.clone() for name, value in model.named_buffers()}
         put(model, self._state(round_, client), "model")
         if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
-            with torch.no_grad():
-                for name, value in model.named_buffers():
-                    value.copy_(fresh[name])
+            model.load_state_dict(fresh, strict=False)
         return model.to(self.device).eval().requires_grad_(False).represent
 
     def extractor_rounds(self) -> Collection[int]:
@@ -176,16 +166,13 @@ class RunSource(Source):
         step; otherwise the extractor moved, and the state at the end stands for it.
         """
         federation = self.federation
-        steps = (
-            [len(step_sizes(federation, setup.client)) for setup in federation.clients] if self.kind in LAYERS else []
-        )
-        single = set(steps) == {1}
+        group = federation.clients if self.kind in LAYERS else ()
+        single = {len(step_sizes(federation, setup.client)) for setup in group} == {1}
         number, kept = round_ - single, self.run.checkpointed_rounds()
         if number and number not in kept:
-            there = ", ".join(map(str, kept)) or "none"
             raise UserError(
-                f"{self}: a white-box extractor of round {round_} needs the checkpoint of round {number}; kept: {there} "
-                f"(train with keep={shown([number])})"
+                f"{self}: a white-box extractor of round {round_} needs the checkpoint of round {number}; kept: "
+                f"{', '.join(map(str, kept)) or 'none'} (train with keep={shown([number])})"
             )
         state = self.run.client_state(number, client) if number else federation.initial_state(client)
         if not single:
@@ -224,9 +211,8 @@ class RunSource(Source):
             return None
         if seen.round not in self.run.checkpointed_rounds():
             raise UserError(
-                f"{self}: knowledge={shown({'batch_norm': 'running'})}: the client's running statistics of round "
-                f"{seen.round} are in a checkpoint that was not kept; pass knowledge={shown({'batch_norm': 'none'})}, "
-                f"or train with keep=[{seen.round}]"
+                f"{self}: knowledge={shown({'batch_norm': 'running'})}: the checkpoint of round {seen.round} was not kept; "
+                f"pass knowledge={shown({'batch_norm': 'none'})}, or train with keep=[{seen.round}]"
             )
         state = self.run.client_state(seen.round, client)
         prefix = "small" if payload_kind(self.kind).network == "small" else "model"
@@ -235,7 +221,7 @@ class RunSource(Source):
             for name in batch_norms(self.model)
         }
 
-    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         current = self.federation.attacker if card.attacker_data == "same_domain" else None
         return (None, None) if current is None else (current.images, current.labels.cpu())
 
@@ -256,10 +242,8 @@ class RunSource(Source):
     def mixture(self, target: TargetId) -> Tensor:
         weights = load_trace(self.run, target.round, target.client).weights
         if weights is None:
-            raise UserError(
-                f"{trace_path(self.run, target.round, target.client)}: the weights of the entangled representation "
-                "were not recorded; call trace.mixture where they are drawn"
-            )
+            path = trace_path(self.run, target.round, target.client)
+            raise UserError(f"{path}: the mixture's weights were not recorded; call trace.mixture where they are drawn")
         return weights.double()
 
     def pool(self, client: int, seed: int, kept: Trained) -> Pool:
@@ -332,8 +316,8 @@ def local_steps(run: RunDirectory, round_: int, client: int) -> tuple[Tensor, ..
     phases = load_trace(run, round_, client).phases
     if not phases:
         raise UserError(
-            f"{trace_path(run, round_, client)}: method {run.config.method!r} noted no local steps, without which uploads "
-            "of trained weights cannot be scored; hand setup.trace to train, or call its local_steps"
+            f"{trace_path(run, round_, client)}: method {run.config.method!r} noted no local steps, without which nothing "
+            "can be scored; hand setup.trace to train, or call its local_steps"
         )
     return phases[-1]
 
@@ -342,9 +326,8 @@ def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> N
     """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks."""
     if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
-            f"target={shown(kind)}: clients of {method.name!r} upload models of different architectures "
-            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: "
-            f"models={shown(min(architectures))}"
+            f"target={shown(kind)}: clients upload models of different architectures, and attacks take one "
+            f"({', '.join(sorted(set(architectures)))}); train with one of them: models={shown(min(architectures))}"
         )
 
 

@@ -55,6 +55,8 @@ class Source(ABC):
         self, observations: tuple[Observation, ...]
     ) -> tuple[tuple[Observation, ...], tuple[Observation, ...] | None]:
         """Return the server's view of uploads, and the shuffled control; None where there is no other client."""
+        if self.summed:
+            return summed(observations), summed_without_own(observations)
         return observations, shuffle(observations)
 
     def has_images(self, round_: int, client: int) -> bool:
@@ -72,11 +74,9 @@ class Source(ABC):
         """
         if self.summed or not any(kind in TELLING for kind in self.uploads):
             return {}
-        of_client: dict[int, list[int]] = {}
-        for number, clients in sorted(self.rounds().items()):
-            for client in clients if last is None or number <= last else ():
-                of_client.setdefault(client, []).append(number)
-        return {k: said(self.upload(number, k) for number in of_client[k]) for k in sorted(of_client)}
+        there = {number: clients for number, clients in sorted(self.rounds().items()) if last is None or number <= last}
+        every = sorted({client for clients in there.values() for client in clients})
+        return {k: said(self.upload(number, k) for number, clients in there.items() if k in clients) for k in every}
 
     # ------------------------------------------------------------ what a threat model may grant
 
@@ -112,7 +112,7 @@ class Source(ABC):
         """Return the statistics of batch norms that a card grants about an upload, or None."""
         return None
 
-    def auxiliary_images(self, card: ThreatModel, seed: int) -> tuple[Tensor | None, Tensor | None]:
+    def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         """Return the attacker's own images, and their classes where these are of the clients' domain."""
         return None, None
 
@@ -163,9 +163,8 @@ class Source(ABC):
             private = self.private(target.client)
             index, weights = self._members(private.labels, target, of_class=unit == "class" and self.kind not in LAYERS)
             if not len(index):
-                raise UserError(
-                    f"images: client {target.client} has none of class {target.label}, which its upload names"
-                )
+                text = f"client {target.client} has none of class {target.label}, which its upload names"
+                raise UserError(f"images: {text}")
             images, pool = private.images[index], self.pool(target.client, seed, keep)
             recovered = unit in ("class", "row") and self.kind not in PUBLIC_OUTPUTS  # these lead to no representation
             feature = self.feature(target, images) if recovered else None
@@ -189,9 +188,7 @@ class Source(ABC):
         elif self.kind in NETWORKS:
             index = self.used(target.round, target.client)
         else:
-            raise UserError(
-                f"no images are known to be behind an upload of {self.kind}, which is computed from: {origin}"
-            )
+            raise UserError(f"no images are known to be behind uploads of {self.kind}, computed from: {origin}")
         return index, torch.full((len(index),), 1 / max(len(index), 1), dtype=torch.float64)
 
 
@@ -251,23 +248,15 @@ def _in_place_of(message: Message, other: Message) -> Message:
             field, classes, others = str(mine.values_field()), mine.said("classes"), theirs.said("classes")
             values: Tensor = getattr(theirs, field)
             if classes is not None and others is not None:
-                rows = torch.arange(len(classes)) % len(others)
-                values = values[_rows_of_other_classes(classes, others) if mine.kind in CLASS_OUTPUTS else rows]
+                there = [*range(len(others))]
+                differing = [there] * len(classes)
+                if mine.kind in CLASS_OUTPUTS:  # these look much the same from every client: those of another class
+                    differing = [(others != label).nonzero().squeeze(1).tolist() or there for label in classes.tolist()]
+                rows = [some[index % len(some)] for index, some in enumerate(differing)]
+                values = values[rows]
             theirs = replace(mine, **{field: values})
         result += [] if theirs is None else [theirs]
     return tuple(result)
-
-
-def _rows_of_other_classes(values: Tensor, other: Tensor) -> Tensor:
-    """Return a row of the other upload for each own class, of another class where there is one.
-
-    A class's output looks much the same from every client, so a row of the same class would be no control.
-    """
-    rows = []
-    for index, label in enumerate(values.tolist()):
-        differs = (other != label).nonzero().squeeze(1).tolist() or list(range(len(other)))
-        rows.append(differs[index % len(differs)])
-    return torch.tensor(rows, dtype=torch.int64)
 
 
 def summed(observations: Sequence[Observation]) -> tuple[Observation, ...]:
@@ -291,32 +280,28 @@ def mean_upload(uploads: Sequence[Message]) -> Message:
     Numbers of samples themselves are added up. Angle matrices become dense, as the server's mean is.
     """
     counts = [find_payload(upload, SampleCount) for upload in uploads]
-    weights = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)
-    shares = weights / weights.sum()
-    return tuple(_mean(payloads, shares) for payloads in zip(*uploads, strict=True))
+    numbers = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)
+    shares = (numbers / numbers.sum()).tolist()
+    return tuple(_mean([payload.addable() for payload in payloads], shares) for payloads in zip(*uploads, strict=True))
 
 
-def _mean(payloads: Sequence[Payload], shares: Tensor) -> Payload:
-    payloads = [payload.addable() for payload in payloads]
+def _mean(payloads: Sequence[Payload], shares: Sequence[float]) -> Payload:
     first = payloads[0]
     if first.aggregation == "none":
         raise UserError(f"uploads of {first.kind} are not added up: the server of a method that sends them needs each")
-    if first.aggregation == "sum":
-        shares = torch.ones_like(shares)
+
+    def weighted(tensors: Sequence[Tensor]) -> Tensor:
+        factors = [1.0] * len(shares) if first.aggregation == "sum" else shares
+        total = sum(share * tensor.double() for share, tensor in zip(factors, tensors, strict=True))
+        return torch.as_tensor(total).to(tensors[0].dtype)
+
     values: dict[str, Any] = {}
     for spec in fields(first):
         entries = [getattr(payload, spec.name) for payload in payloads]
         if not spec.metadata["private"]:
             values[spec.name] = entries[0]  # metadata, the same for everybody who answers one broadcast
         elif isinstance(entries[0], Mapping):
-            values[spec.name] = {name: _weighted([each[name] for each in entries], shares) for name in entries[0]}
+            values[spec.name] = {name: weighted([each[name] for each in entries]) for name in entries[0]}
         elif entries[0] is not None:
-            values[spec.name] = _weighted(entries, shares)
+            values[spec.name] = weighted(entries)
     return replace(first, **values)
-
-
-def _weighted(tensors: Sequence[Tensor], shares: Tensor) -> Tensor:
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for share, tensor in zip(shares.tolist(), tensors, strict=True):
-        total = total + share * tensor.double()
-    return total.to(tensors[0].dtype)

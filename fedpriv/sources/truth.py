@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,12 +21,8 @@ ESTIMANDS = ("1", "several")
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 
-MOST_DECOYS = 100
-"""Decoys of a class at most."""
-
-MOST_VALUES = 2**25
-"""Pixel values that a client's pool holds at most: 128 MiB of float32."""
-
+MOST_DECOYS = 100  # decoys of a class at most
+MOST_VALUES = 2**25  # pixel values that a client's pool holds at most: 128 MiB of float32
 Index = NDArray[np.int64]
 
 
@@ -36,9 +32,7 @@ class Holdings:
 
     samples: Samples  # those of clients, and those that nobody has; no image twice
     train: Mapping[int, Index]  # each client's training images
-    used: Mapping[int, Index] = field(
-        default_factory=dict
-    )  # those that went into the upload; all of a client not there
+    used: Mapping[int, Index] = field(default_factory=dict)  # those behind the upload; all of a client not there
     held_out: Mapping[int, Index] = field(default_factory=dict)  # the client's images that it did not train on
     device: torch.device = torch.device("cpu")  # where candidates are handed over
 
@@ -93,23 +87,19 @@ class Pool:
 
     @cached_property
     def _by_class(self) -> dict[int, Tensor]:
-        labels = self.guess_labels
-        return {label: self.guesses[labels == label] for label in labels.unique().tolist()}
+        return _grouped(self.guesses, self.guess_labels)
 
     @cached_property
     def _decoys(self) -> dict[int, Tensor]:
-        labels = self.decoy_labels
-        return {label: self.decoys[labels == label].double() for label in labels.unique().tolist()}
+        return _grouped(self.decoys.double(), self.decoy_labels)
 
     def decoys_of(self, label: int) -> Tensor:
         """Return the decoys of a class ``(n, c, h, w)``, float64; there may be none."""
         return self._decoys.get(label, self.decoys[:0].double())
 
-    def to_cpu(self) -> Pool:
-        """Return the same on the CPU."""
-        if self.guesses.device.type == "cpu":
-            return self
-        return Pool(self.guesses.cpu(), self.guess_labels.cpu(), self.decoys.cpu(), self.decoy_labels.cpu())
+
+def _grouped(images: Tensor, labels: Tensor) -> dict[int, Tensor]:
+    return {label: images[labels == label] for label in labels.unique().tolist()}
 
 
 def refuse_no_images(name: str, images: Tensor, labels: Tensor, *, least: int = 1) -> None:
@@ -181,9 +171,7 @@ class Truth:
     weights: Tensor  # ``(m,)`` >= 0, summing to one: each member's share in the upload
     labels: Tensor  # ``(m,)`` int64 classes of the members. Private
     pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
-    feature: Tensor | None = (
-        None  # ``(d,)`` the true representation that an attack with linear algebra tries to recover
-    )
+    feature: Tensor | None = None  # ``(d,)`` the true representation that linear algebra tries to recover
     nearest: Tensor | None = None
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
@@ -222,10 +210,3 @@ class Truth:
         for label, weight in zip(self.labels.tolist(), self.weights.tolist(), strict=True):
             shares[label] = shares.get(label, 0.0) + weight
         return dict(sorted(shares.items()))
-
-    def to_cpu(self) -> Truth:
-        """Return the same on the CPU, without graphs."""
-        names = ("members", "weights", "labels", "feature", "nearest")
-        moved = {name: value.detach().cpu() for name in names if (value := getattr(self, name)) is not None}
-        vectors = {name: value.detach().cpu() for name, value in self.vectors.items()}
-        return replace(self, **moved, pool=self.pool.to_cpu(), vectors=vectors)

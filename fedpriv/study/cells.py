@@ -154,8 +154,8 @@ def _cell(
 ) -> Cell:
     config = config_of(study, method, defense, seed)
     division = division_of(config)
-    keep = {*config.keep, *planning.rounds_to_read((entry.attack for entry in entries), config.rounds)}
-    config = replace(config, keep=tuple(sorted(keep)))
+    every = any(entry.attack.needs.every_extractor for entry in entries)
+    config = replace(config, keep=tuple(range(1, config.rounds + 1) if every else sorted({*config.keep})))
     name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
     home = f"attacks/{name}"
     return Cell(

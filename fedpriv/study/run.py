@@ -256,8 +256,9 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         began, errors = time.perf_counter(), list[str]()
         # The run is held, so that no other process attacks it for the same cell.
         with _noting(account, cell, errors), folders.held(run):
-            ground, _ = open_run(run, plan, plan.attacks if cell.named else ())
-            run_plan(folder / home, ground, command=command, named=plan.inferences if cell.named else ())
+            named = (*plan.attacks, *plan.inferences) if cell.named else ()
+            ground, _ = open_run(run, plan, named=named, command=command)
+            run_plan(folder / home, ground)
         seconds, spent, ended = time.perf_counter() - began, row.seconds, {}
         for entry in entries:
             done = is_result(folder / entry.path)

@@ -19,141 +19,77 @@ EVERY_ROUND = "all"
 
 
 class Circumstances(TypedDict, total=False):
-    """Where the results of a verb go, and who hears of it.
+    """Where the results of a verb go, and who hears of it."""
 
-    Attributes:
-        out: folder to make; None for a temporary one, which is gone with the returned object.
-        force: replace ``out`` if it exists.
-        share_group: let your group read the result; it is yours alone otherwise (docs/folders.md).
-        allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
-        listener: hears of the progress, and of what is left out.
-    """
-
-    out: str | Path | None
-    force: bool
-    share_group: bool
-    allow_code: str | Sequence[str]
-    listener: Listener
+    out: str | Path | None  # folder to make; None for a temporary one, which is gone with the returned object
+    force: bool  # replace ``out`` if it exists
+    share_group: bool  # let your group read the result; it is yours alone otherwise (docs/folders.md)
+    allow_code: str | Sequence[str]  # modules to import although only a file names them (docs/reliability.md)
+    listener: Listener  # hears of the progress, and of what is left out
 
 
 class FederationSettings(TypedDict, total=False):
-    """The settings of a federation: keywords of :func:`fedpriv.train`, flags of ``fedpriv train``, keys of a TOML file.
+    """The settings of a federation: keywords of :func:`fedpriv.train`, flags of ``fedpriv train``, keys of a TOML file."""
 
-    Attributes:
-        dataset: a name of ``fedpriv list datasets`` (default ``fashion``).
-        data_dir: folder that holds the data set.
-        per_class: keep only the first so many images of each class.
-        image_size: resize images to this side in pixels.
-        partition: ``dirichlet`` (default), ``pathological``, ``iid`` or ``long_tail``.
-        alpha: concentration of the Dirichlet partition, > 0 (default 0.1).
-        classes_per_client: of the pathological partition (default 2).
-        imbalance: of the long-tailed partition (default 100).
-        assignment: of classes to clients in the pathological partition, ``in_order`` (default) or ``random``.
-        balanced: equal parts of a class in the pathological partition (default False).
-        least_per_client: least number of images of a client (default: the reference library's).
-        train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
-        division_seed: of who holds which images, and of those set aside (default: the run's seed).
-        clients: number of clients K (default 10).
-        public: images set aside as public data (default 0).
-        auxiliary: share of every class that no client holds, in [0, 1), half for the attacker, half for baselines
-            (default 0.5; published divisions take 0).
-        rounds: number of rounds (default 20).
-        participation: share of clients in a round, in (0, 1] (default 1).
-        unsampled: clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``.
-        models: a family, or models with commas between; client k takes the k-th (default ``small``).
-        width: representation width d (default: the family's).
-        mapping: representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``).
-        lr: learning rate of local SGD (default 0.01).
-        batch_size: images of a local batch (default 10).
-        epochs: local epochs a round (default 1).
-        momentum: of SGD (default 0).
-        weight_decay: of SGD (default 0).
-        drop_last: leave out tail batches (default False).
-        shuffle: draw a new order of the images every epoch (default True).
-        local_steps: stop local training after so many steps.
-        option: the method's own options: a mapping, or texts ``KEY=VALUE``.
-        defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
-        capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
-        checkpoint_every: rounds between checkpoints (default 1).
-        evaluate_every: rounds between evaluations of all clients (default 1), beside the last and those of ``keep``.
-        keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
-    """
-
-    dataset: str
-    data_dir: str | Path | None
-    per_class: int | None
-    image_size: int | None
-    partition: str
-    alpha: float
-    classes_per_client: int
-    imbalance: float
-    assignment: str
-    balanced: bool
-    least_per_client: int | None
-    train_fraction: float
-    division_seed: int | None
-    clients: int
-    public: int
-    auxiliary: float
-    rounds: int
-    participation: float
-    unsampled: str
-    models: str
-    width: int | None
-    mapping: str
-    lr: float
-    batch_size: int
-    epochs: int
-    momentum: float
-    weight_decay: float
-    drop_last: bool
-    shuffle: bool
-    local_steps: int | None
-    option: Mapping[str, Any] | Sequence[str]
-    defense: Sequence[str]
-    capture: str
-    checkpoint_every: int
-    evaluate_every: int
-    keep: Sequence[int] | Literal["all"]
+    dataset: str  # a name of ``fedpriv list datasets`` (default ``fashion``)
+    data_dir: str | Path | None  # folder that holds the data set
+    per_class: int | None  # keep only the first so many images of each class
+    image_size: int | None  # resize images to this side in pixels
+    partition: str  # ``dirichlet`` (default), ``pathological``, ``iid`` or ``long_tail``
+    alpha: float  # concentration of the Dirichlet partition, > 0 (default 0.1)
+    classes_per_client: int  # of the pathological partition (default 2)
+    imbalance: float  # of the long-tailed partition (default 100)
+    assignment: str  # of classes to clients in the pathological partition, ``in_order`` (default) or ``random``
+    balanced: bool  # equal parts of a class in the pathological partition (default False)
+    least_per_client: int | None  # least number of images of a client (default: the reference library's)
+    train_fraction: float  # share of a client's images that it trains on, in (0, 1) (default 0.75)
+    division_seed: int | None  # of who holds which images, and of those set aside (default: the run's seed)
+    clients: int  # number of clients K (default 10)
+    public: int  # images set aside as public data (default 0)
+    auxiliary: float  # share of every class that no client holds, in [0, 1), half for the attacker, half for baselines
+    # (default 0.5; published divisions take 0)
+    rounds: int  # number of rounds (default 20)
+    participation: float  # share of clients in a round, in (0, 1] (default 1)
+    unsampled: str  # clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``
+    models: str  # a family, or models with commas between; client k takes the k-th (default ``small``)
+    width: int | None  # representation width d (default: the family's)
+    mapping: str  # representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``)
+    lr: float  # learning rate of local SGD (default 0.01)
+    batch_size: int  # images of a local batch (default 10)
+    epochs: int  # local epochs a round (default 1)
+    momentum: float  # of SGD (default 0)
+    weight_decay: float  # of SGD (default 0)
+    drop_last: bool  # leave out tail batches (default False)
+    shuffle: bool  # draw a new order of the images every epoch (default True)
+    local_steps: int | None  # stop local training after so many steps
+    option: Mapping[str, Any] | Sequence[str]  # the method's own options: a mapping, or texts ``KEY=VALUE``
+    defense: Sequence[str]  # what clients do to an upload, in this order: texts ``NAME[:KEY=VALUE,...]``
+    capture: str  # rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default)
+    checkpoint_every: int  # rounds between checkpoints (default 1)
+    evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last and those of ``keep``
+    keep: Sequence[int] | Literal["all"]  # rounds whose checkpoints and uploads are kept for good; ``all``: every one
 
 
 class SuiteSettings(Circumstances, total=False):
-    """Settings of attacks, of one suite or many.
+    """Settings of attacks, of one suite or many."""
 
-    Attributes:
-        targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
-        rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are there).
-        control: also attack shuffled uploads, the negative control (default True).
-        chunk_rows: rows (targets x restarts) at a time; bounds memory.
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
-        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
-        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md), or ``none``
-            (default, but for runs of another framework: ``omit``).
-    """
-
-    targets: int
-    rounds_seen: int | None
-    control: bool
-    chunk_rows: int | None
-    device: str
-    precision: str
-    compile: bool
-    redact: str | None
+    targets: int  # how many targets at most (default: each attack's own, 48 or, where each is a long search, 6)
+    rounds_seen: int | None  # rounds of uploads that attacks across rounds use, the last ones (default: all)
+    control: bool  # also attack shuffled uploads, the negative control (default True)
+    chunk_rows: int | None  # rows (targets x restarts) at a time; bounds memory
+    device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
+    precision: str  # of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md)
+    compile: bool  # compile the networks of such searches first, which takes minutes; moves the last digits at most
+    redact: str | None  # ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md),
+    # or ``none`` (default, but for runs of another framework: ``omit``)
 
 
 class SearchSettings(SuiteSettings, total=False):
-    """Settings of the searches of one suite.
+    """Settings of the searches of one suite."""
 
-    Attributes:
-        iterations: budget of every attack that has one, in its own unit.
-        restarts: independent starts a target; the attack's own objective chooses.
-        attack_option: hyperparameters of every attack that has them, or of one under its name.
-    """
-
-    iterations: int | None
-    restarts: int | None
-    attack_option: Mapping[str, Any] | Sequence[str]
+    iterations: int | None  # budget of every attack that has one, in its own unit
+    restarts: int | None  # independent starts a target; the attack's own objective chooses
+    attack_option: Mapping[str, Any] | Sequence[str]  # hyperparameters of every attack, or of one under its name
 
 
 DIVISION_SETTINGS = (

@@ -48,65 +48,46 @@ class Kinds:
         return next((payload for payload in message if self.test(type(payload))), None)
 
 
+# Representations of single images, means of classes, and mixtures; all that are as they are, and all that images can be
+# sought for.
 OF_IMAGES = Kinds(lambda k: k.space == "representation" and k.computed_from == "image")
 CLASS_MEANS = Kinds(lambda k: k.space == "representation" and k.computed_from == "class")
 MIXTURES = Kinds(lambda k: k.space == "representation" and k.computed_from == "mixture")
-
 SEPARATE = OF_IMAGES | CLASS_MEANS
-"""Representations of single images or means of classes, as they are."""
-
 VECTORS = SEPARATE | MIXTURES
-"""Vectors of the representation space that images can be sought for."""
 
 CLASS_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "class")
 PUBLIC_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "public")
 KERNELS = Kinds(lambda k: k.space == "kernel")
-
+# What a client's network makes of public inputs, the same for everybody: clients differ only in what they answer.
 ANSWERS = Kinds(lambda k: k.computed_from == "public")
-"""What a client's network makes of public inputs, the same for everybody: clients differ only in what they answer."""
-
+# Rows that are each of one class, or a mixture of classes.
 BY_CLASS = Kinds(lambda k: k.computed_from in ("image", "class", "mixture"))
-"""Rows that are each of one class, or a mixture of classes."""
 
-ROWS = Kinds(lambda k: k.space in ("representation", "outputs"))
-"""Vectors of any origin: what a defense changes of them are the rows themselves."""
-
+# Weights after local training, which have a loss before and after; those that are sent entry by entry, where defenses change
+# the difference from the broadcast; of these the ones by parameter's name; those of which truncated factors are sent.
 TRAINED = Kinds(lambda k: k.computed_from == "training")
-"""Weights after local training, which have a loss before and after."""
-
 UPDATES = Kinds(lambda k: k.computed_from == "training" and k.space == "weights")
-"""Weights that are sent entry by entry: what a defense changes of them is the difference from the broadcast."""
-
+STATES = Kinds(lambda k: UPDATES.test(k) and "state" in k.__dataclass_fields__)
 FACTORS = Kinds(lambda k: k.computed_from == "training" and k.space == "factors")
-"""Weights of which truncated factors are sent."""
 
+# Everything that was computed from images and is more than classes and counts: vectors of any origin, of which a defense
+# changes the rows themselves; updates; and whatever else, every tensor as it is.
+ROWS = Kinds(lambda k: k.space in ("representation", "outputs"))
 PLAIN = Kinds(lambda k: k.values_field() is not None and not ROWS.test(k) and not UPDATES.test(k))
-"""Whatever else was computed from images: every tensor as it is."""
-
 SIGNALS = ROWS | UPDATES | PLAIN
-"""Everything that was computed from images and is more than classes and counts."""
 
+# Weights of a network that takes images (from their update a gradient is read), and those that hold all that an attacker
+# differentiates through.
 NETWORKS = Kinds(lambda k: TRAINED.test(k) and k.network in ("whole", "small", "extractor"))
-"""Weights of a network that takes images: from their update a gradient is read."""
-
 WHOLE = Kinds(lambda k: TRAINED.test(k) and k.network in ("whole", "small"))
-"""Weights that hold all that an attacker differentiates through."""
-
 EXTRACTORS = Kinds(lambda k: TRAINED.test(k) and k.network == "extractor")
 HEADS = Kinds(lambda k: TRAINED.test(k) and k.network == "head")
 MAPPINGS = Kinds(lambda k: TRAINED.test(k) and k.network == "mapping")
+LAYERS = HEADS | MAPPINGS  # of one layer, from whose update representations are solved for
+HEADED = WHOLE | HEADS  # that hold the head
+BESIDE_A_HEAD = CLASS_OUTPUTS | EXTRACTORS | MAPPINGS  # that a head which stays private had a part in
 
-LAYERS = HEADS | MAPPINGS
-"""Weights of one layer, from whose update representations are solved for."""
-
-HEADED = WHOLE | HEADS
-"""Weights that hold the head."""
-
-BESIDE_A_HEAD = CLASS_OUTPUTS | EXTRACTORS | MAPPINGS
-"""Kinds that a head which stays private had a part in."""
-
+# Kinds that name classes in clear, and label histograms with nothing else, of which nothing is left to infer.
 TELLING = Kinds(lambda k: any(k.field_that_says(what) for what in ("classes", "weights", "histogram")))
-"""Kinds that name classes in clear."""
-
 IN_CLEAR = Kinds(lambda k: k.values_field() is None and k.field_that_says("histogram") is not None)
-"""Label histograms and nothing else: there is nothing left to infer from them."""

@@ -74,11 +74,6 @@ def entries(message: Message, round_: int, client: int, direction: Direction) ->
     return results
 
 
-def planned(direction: Direction, name: str, scalars: int, counted: bool, itemsize: int) -> Entry:
-    """Return one kind of tensor of a planned round, all clients together."""
-    return Entry(0, 0, direction, name, (scalars,), "", itemsize, counted)
-
-
 def count(rows: Iterable[Entry]) -> dict[str, Count]:
     """Return ``{"paper": Count, "full": Count}`` summed over entries, also planned ones."""
     totals = {"paper": Count(), "full": Count()}

@@ -15,20 +15,15 @@ from torch import Tensor
 from fedpriv.uploads.kinds import payload_kind
 from fedpriv.uploads.payload import Message, Payload
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_bytes
+from fedpriv.util.files import checked_tensors
 from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-message-1"
 HEADER = "fedpriv"
 
 
-def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
-    """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
-    write_bytes(path, message_bytes(message, about))
-
-
 def message_bytes(message: Message, about: Mapping[str, str | int]) -> bytes:
-    """Return the file of a message, with ``about`` in the header."""
+    """Return the file of a message, with ``about`` (round, client, direction, ...) in the header."""
     header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
     # One entry, because the library writes several in no fixed order and equal messages should be equal files.
     return bytes(save(message_blocks(message), metadata={HEADER: json.dumps(header, sort_keys=True)}))
@@ -90,7 +85,6 @@ def _read_payload(where: str, position: int, kind: str, blocks: dict[str, Tensor
         payload = made(**values)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    wrong = payload.non_finite()
-    if wrong is not None:
+    if (wrong := payload.non_finite()) is not None:
         raise UserError(f"{where}: {kind}.{wrong} holds NaN or infinity; expected finite numbers")
     return payload

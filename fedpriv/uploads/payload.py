@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError, shown
 
-MOST_VALUES: Final = 1 << 30
-"""Values of one tensor, counted as its copy would have them: 4 GiB of float32."""
-MOST_ENTRIES: Final = 100_000
-"""Tensors of one mapping from names: the deepest network of torchvision has 2,000."""
-LONGEST_NAME: Final = 300
-"""Characters of a parameter's name."""
+MOST_VALUES: Final = 1 << 30  # values of one tensor, counted as its copy would have them: 4 GiB of float32
+MOST_ENTRIES: Final = 100_000  # tensors of one mapping from names: the deepest network of torchvision has 2,000
+LONGEST_NAME: Final = 300  # characters of a parameter's name
 
 
 def check_plain(where: str, value: object) -> Tensor:
@@ -51,22 +48,20 @@ def check_plain(where: str, value: object) -> Tensor:
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
     """Return a NumPy array of numbers as a tensor that shares no memory with it."""
-    kind = shown(str(array.dtype))
+    what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {shown(str(array.dtype))}"
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
-        what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {kind}"
-        raise UserError(f"{where}: {what}; expected floats, whole numbers or booleans")
+        raise UserError(f"{where}: expected numbers, got {what}")
     if array.size > MOST_VALUES:
         raise UserError(f"{where}: {array.size:,} values, shape {array.shape}; at most {MOST_VALUES:,}")
     try:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True))
     except TypeError as error:
-        raise UserError(f"{where}: an array of {kind}, which no tensor holds") from error
+        raise UserError(f"{where}: {what}, which no tensor holds") from error
 
 
-def from_numbers(where: str, value: object, *, integer: bool) -> object:
-    """Return lists and arrays of numbers as a float32 or int64 tensor, a list of tensors stacked; else the value."""
-    expected = "whole numbers" if integer else "numbers"
-    if isinstance(value, (list, tuple)):
+def as_tensor(where: str, value: object) -> Tensor:
+    """Return numbers in an array or in lists, a list of tensors to be stacked, or a tensor as a plain tensor."""
+    if isinstance(value, (list, tuple, range)):
         try:
             if value and all(isinstance(row, Tensor) for row in value):
                 return torch.stack([check_plain(f"{where}[{index}]", row).detach() for index, row in enumerate(value)])
@@ -74,12 +69,8 @@ def from_numbers(where: str, value: object, *, integer: bool) -> object:
         except UserError:
             raise
         except Exception as error:  # of an object with an array's protocols anything
-            raise UserError(f"{where}: expected {expected}, in rows of one length, got a list of others") from error
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype.kind not in ("iu" if integer else "fiu"):
-        raise UserError(f"{where}: expected {expected}, got {shown(str(value.dtype))}")
-    return from_array(where, value).to(torch.int64 if integer else torch.float32)
+            raise UserError(f"{where}: expected numbers, in rows of one length, got a list of others") from error
+    return from_array(where, value) if isinstance(value, np.ndarray) else check_plain(where, value)
 
 
 def all_finite(value: Tensor) -> bool:
@@ -128,9 +119,7 @@ TRAITS: Mapping[str, tuple[Any, ...]] = {
 }
 """Traits that every kind declares, and their values; weights and factors declare their ``network`` besides."""
 
-DECLARED: dict[str, type[Payload]] = {}
-"""Every kind of payload that was defined in this process."""
-
+DECLARED: dict[str, type[Payload]] = {}  # every kind of payload that was defined in this process
 P = TypeVar("P", bound="Payload")
 
 
@@ -177,22 +166,14 @@ class Payload:
         ):
             features: Tensor = tensor("c d", private=True)
             classes: Tensor = tensor("c", private=True, integer=True, says="classes")
-
-    Attributes:
-        kind: name, unlike any other kind's.
-        computed_from: see :data:`Origin`.
-        space: see :data:`Space`.
-        aggregation: see :data:`Aggregation`.
-        once: whether a client sends it in its first round only.
-        network: see :data:`Network`; None for anything but weights and factors.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # name, unlike any other kind's
     computed_from: ClassVar[Origin]
     space: ClassVar[Space]
     aggregation: ClassVar[Aggregation]
-    once: ClassVar[bool]
-    network: ClassVar[Network | None] = None
+    once: ClassVar[bool]  # whether a client sends it in its first round only
+    network: ClassVar[Network | None] = None  # of weights and factors alone
 
     def __init_subclass__(cls, **traits: Any) -> None:
         """Register a kind."""
@@ -222,7 +203,10 @@ class Payload:
                 }
                 object.__setattr__(self, spec.name, types.MappingProxyType(value))
             elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
-                object.__setattr__(self, spec.name, from_numbers(where, value, integer=spec.metadata["integer"]))
+                numbers, integer = as_tensor(where, value), spec.metadata["integer"]
+                if integer and (numbers.is_floating_point() or numbers.dtype == torch.bool):
+                    raise UserError(f"{where}: expected whole numbers, got {numbers.dtype}")
+                object.__setattr__(self, spec.name, numbers.to(torch.int64 if integer else torch.float32))
         self.check()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -254,15 +238,12 @@ class Payload:
 
     def rows(self) -> Tensor:
         """Return the values ``(n, d)`` one row each; only of kinds whose space is representations or class outputs."""
-        name = self.values_field()
-        assert name is not None, f"{self.kind} has no values"
-        values: Tensor = getattr(self, name)
+        values: Tensor = getattr(self, str(self.values_field()))
         return values if values.dim() == 2 else values[None]
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Return the values by parameter's name; only of kinds whose space is weights or factors."""
-        name = self.values_field()
-        assert name is not None, f"{self.kind} has no values"
+        name = str(self.values_field())
         values: Tensor | Mapping[str, Tensor] = getattr(self, name)
         return values if isinstance(values, Mapping) else {name: values}
 
@@ -295,7 +276,7 @@ class Payload:
             if spec.metadata["shape"] != "*":
                 _check_tensor(where, value, spec.metadata, axes)
                 continue
-            if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
+            if not isinstance(value, Mapping):
                 raise UserError(f"{where}: expected tensors by name, got {type(value).__name__}")
             check_names(where, [*value])
             for name, entry in value.items():

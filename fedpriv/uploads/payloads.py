@@ -149,19 +149,16 @@ class LowRankModel(
 
 @dataclass(frozen=True)
 class PublicLoss:
-    """The loss of one round's local steps, as the protocol tells it to an outsider: public, so attackers know it too.
+    """The loss of one round's local steps, as the protocol tells it to an outsider: public, so attackers know it too."""
 
-    Attributes:
-        head_apart: whether the update of the head is not the gradient of that loss, because the head began elsewhere, is
-            behind something private, or has a loss of its own.
-        besides: in words, what else moves the uploaded weights from the first step on, and cannot be computed by an
-            outsider or is not by the attacks; empty for nothing.
-    """
-
-    through: Through = "cross_entropy"  # see :data:`Through`
-    head_apart: bool = False
+    through: Through = "cross_entropy"
+    head_apart: bool = (
+        False  # the head's update is no gradient of it: begun elsewhere, behind something private, own loss
+    )
     proximal: float = 0.0  # weight mu of mu / 2 |w - w_broadcast|^2 in the loss
-    besides: str = ""
+    besides: str = (
+        ""  # in words, what else moves the uploaded weights from the first step on, and attacks do not compute
+    )
     later: str = ""  # likewise, what moves them from the second step of a round on
 
 

@@ -44,25 +44,17 @@ def pick_device(name: str) -> torch.device:
             raise UserError(f"device {name}: no CUDA device is usable here; use cpu")
         if (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
-        _have_gpus_repeat_themselves()
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
+        torch.set_deterministic_debug_mode(
+            "warn"
+        )  # as use_deterministic_algorithms, which imports the compiler: seconds
+        # Nothing here reads memory that it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
+        # Sums along an axis that is not the only one are taken in order, whatever torch says of the others.
+        warnings.filterwarnings("ignore", message="cumsum_cuda_kernel does not have a deterministic implementation")
     return device
 
-
-def _have_gpus_repeat_themselves() -> None:
-    """Have every operation that can add in a fixed order, in float32; torch warns of those that cannot."""
-    import torch
-
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
-    torch.set_deterministic_debug_mode("warn")  # as use_deterministic_algorithms, which imports the compiler: seconds
-    # Nothing here reads memory that it has not written.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
-    # Sums along an axis that is not the only one are taken in order, whatever torch says of the others.
-    warnings.filterwarnings("ignore", message="cumsum_cuda_kernel does not have a deterministic implementation")
-
-
-if TYPE_CHECKING:
-    import torch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 """float32 everywhere; products in TF32, which GPUs since Ampere have (10 bits of mantissa); or automatic mixed precision in

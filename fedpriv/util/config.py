@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import inline_value
@@ -24,8 +24,6 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
 
     Infinities and NaN are in nobody's bounds, unless one is the field's default.
     """
-    from pydantic import ValidationError
-
     _refuse_unknown_keys(target, values, where, "")
     try:
         made: T = _adapter(target).validate_python(dict(values))  # type: ignore[arg-type]
@@ -38,14 +36,7 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     return made
 
 
-@lru_cache(maxsize=512)
-def _adapter(target: type) -> Any:
-    """Return the maker of a class's objects, which itself takes as long to make as thousands of these."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(target)
-
-
+_adapter = lru_cache(maxsize=512)(TypeAdapter)  # itself takes as long to make as thousands of objects
 _hints = lru_cache(maxsize=512)(typing.get_type_hints)
 
 
@@ -100,35 +91,30 @@ def plain(value: Any) -> Any:
     return value
 
 
-def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
-    """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
-
-    Values are read as TOML where that is possible, otherwise as text.
-    """
-    result: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise UserError(f"{flag} {pair}: expected KEY=VALUE")
-        *parents, last = key.split(".")
-        inner = result
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise UserError(f"{flag} {pair}: {parent!r} already has a value")
-        inner[last] = inline_value(text)
-    return result
-
-
 def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping."""
+    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping.
+
+    ``("a=1", "server.epochs=2")`` is ``{"a": 1, "server": {"epochs": 2}}``: values are TOML where they can be, else text.
+    """
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise UserError(f"{name}={shown(dict(value))}: expected names as keys")
         return dict(value)
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
         raise UserError(f"{name}={shown(value)}: expected a mapping, or texts KEY=VALUE")
-    return key_values(tuple(value), name)
+    result: dict[str, Any] = {}
+    for pair in value:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"{name} {pair}: expected KEY=VALUE")
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{name} {pair}: {parent!r} already has a value")
+        inner[last] = inline_value(text)
+    return result
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import stat
 import tomllib
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -132,22 +133,28 @@ def toml_table(text: str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError(_DEEP) from error
-    left: list[tuple[str, Any, int]] = [("", values, 0)]
-    while left:
-        key, value, depth = left.pop()
-        if isinstance(value, (dict, list)) and depth > NESTING:
-            raise ValueError(_DEEP)
-        if isinstance(value, dict):
-            left += [(name, entry, depth + 1) for name, entry in value.items()]
-        elif isinstance(value, list):
-            left += [(key, entry, depth + 1) for entry in value]
-        elif isinstance(value, int) and value.bit_length() > WHOLE_BITS:
+    for key, value in _leaves(values):
+        if isinstance(value, int) and value.bit_length() > WHOLE_BITS:
             raise ValueError(f"{shown(key)}: a whole number of {value.bit_length():,} bits; at most {WHOLE_BITS}")
-        elif not isinstance(value, (str, int, float)):
+        if not isinstance(value, (str, int, float)):
             raise ValueError(f"{shown(key)}: a date or a time; put it in quotes where a text is meant")
-        elif isinstance(value, str) and "\0" in value:
+        if isinstance(value, str) and "\0" in value:
             raise ValueError(f"{shown(key)}: a NUL character")
     return values
+
+
+def _leaves(values: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values within lists and tables, each with its key; ValueError where these stand too deep in one another."""
+    left = [("", values, 0)]
+    while left:
+        key, value, depth = left.pop()
+        if not isinstance(value, (dict, list)):
+            yield key, value
+        elif depth > NESTING:
+            raise ValueError(_DEEP)
+        else:
+            inner = value.items() if isinstance(value, dict) else ((key, entry) for entry in value)
+            left += [(name, entry, depth + 1) for name, entry in inner]
 
 
 def inline_value(text: str) -> Any:
@@ -173,19 +180,16 @@ def inline_values(text: str) -> list[Any]:
     return result if isinstance(result, list) else [part.strip() for part in text.split(",")]
 
 
-_JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
-
-
 def json_value(text: str | bytes) -> Any:
     """Return the value that a text in JSON stands for."""
     text = text.decode("utf-8") if isinstance(text, bytes) else text
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(_DEEP) from error
     if text.count("[") + text.count("{") > NESTING:
-        depth = 0
-        for token in _JSON_TOKENS.finditer(text):
-            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
-            if depth > NESTING:
-                raise ValueError(_DEEP)
-    return json.loads(text)
+        deque(_leaves(value), maxlen=0)
+    return value
 
 
 def check_tensor_file(path: Path) -> None:

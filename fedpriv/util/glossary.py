@@ -30,12 +30,8 @@ def find_word(text: str) -> Word | None:
     >>> find_word("ssim").names[0], find_word("White_box").names[0], find_word("gradients").target
     ('SSIM', 'white-box', 'model')
     """
-    return _by_key().get(_key(text)) or _by_key().get(_key(text).removesuffix("s"))
-
-
-@cache
-def _by_key() -> dict[str, Word]:
-    return {_key(name): word for word in words() for name in word.names}
+    by_key = {_key(name): word for word in words() for name in word.names}
+    return by_key.get(_key(text)) or by_key.get(_key(text).removesuffix("s"))
 
 
 def _key(text: str) -> str:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation, unmixed
 from fedpriv.attacks.observation import Observation, TargetId
-from fedpriv.defenses.mixup import Mixup, mixed_step
+from fedpriv.defenses.training import Mixup, mixed_step
 from fedpriv.federation.defense import Work
 from fedpriv.uploads.payloads import Model
 

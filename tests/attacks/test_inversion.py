@@ -18,9 +18,8 @@ from fedpriv.attacks.search.objectives import (
     pruned_distance,
     relative_feature_distance,
 )
-from fedpriv.defenses.clip import clip_rows
-from fedpriv.defenses.diagonal import one_block
-from fedpriv.defenses.prune import pruned
+from fedpriv.defenses.entangle import one_block
+from fedpriv.defenses.entries import clip_rows, pruned
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.kinds import CLASS_MEANS

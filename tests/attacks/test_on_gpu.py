@@ -16,7 +16,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import dip
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior
-from fedpriv.attacks.priors.spectral import Frame, SpectralPrior, SpectralSettings, drawn_points, general_spectrum
+from fedpriv.attacks.priors.spectral import Frame, SpectralPrior, drawn_points, general_spectrum
 from fedpriv.attacks.search import fit as fitting
 from fedpriv.attacks.search import lbfgs
 from fedpriv.attacks.search.cuda_graph import Replay
@@ -57,8 +57,8 @@ def prior_on(device, name):
         return DeepImagePrior(drawn, SHAPE, SLIM, device)
     if name == "spectrum":
         centres = torch.full((len(drawn), 1, *SHAPE), 0.5, device=device)
-        frame, settings = Frame(centres, general_spectrum(SHAPE).to(device)), SpectralSettings()
-        return SpectralPrior(drawn_points(drawn, frame, settings.start_noise), frame, settings)
+        frame = Frame(centres, general_spectrum(SHAPE).to(device))
+        return SpectralPrior(drawn_points(drawn, frame), frame)
     start = torch.stack([torch.rand(SHAPE, generator=draw) for draw in drawn]).to(device)
     return PixelPrior(start, 0.02)
 

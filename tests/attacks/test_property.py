@@ -77,12 +77,12 @@ def test_counts_and_label_sets_are_read_off():
     attack = PropertyInference()
     counted = (Prototypes(torch.zeros(2, 3), torch.tensor([1, 4]), torch.tensor([3, 9])),)
     for upload in (counted, (LabelCounts(torch.tensor([0, 3, 0, 0, 9])),)):
-        assert attack.read_off(said([upload]), "majority", C).tolist() == [0, 0, 0, 0, 1]
+        assert attack.read_off(said([upload]), C).tolist() == [0, 0, 0, 0, 1]
     named = (Prototypes(torch.zeros(2, 3), torch.tensor([1, 4])),)
-    assert attack.read_off(said([named]), "holds", C).tolist() == [0, 1, 0, 0, 1]
-    assert attack.read_off(said([named]), "majority", C) is None
+    assert PropertyInference(question="holds").read_off(said([named]), C).tolist() == [0, 1, 0, 0, 1]
+    assert attack.read_off(said([named]), C) is None
     raw = (Representations(torch.zeros(3, 2), torch.tensor([0, 2, 2])),)
-    assert attack.read_off(said([raw]), "majority", C).tolist() == [0, 0, 1, 0, 0]
+    assert attack.read_off(said([raw]), C).tolist() == [0, 0, 1, 0, 0]
 
 
 def test_what_was_said_once_stays_said():
@@ -151,7 +151,7 @@ def test_shadow_clients_upload_what_they_are_shown():
         Entangled(torch.rand(6), torch.full((10,), 0.1)),
     ):
         like = Observation(2, 0, (upload,), (head,))
-        made, again = (tuple(shadow_clients(like, own, 10, 3, 0, training=short, mechanism="RAP")) for _ in range(2))
+        made, again = (tuple(shadow_clients(like, own, 10, 3, 0, training=short)) for _ in range(2))
         assert [type(one.upload[0]) for one, _ in made] == [type(upload)] * 3
         assert all(describe(one, 10)[1].isfinite().all() for one, _ in made)
         assert all(2 <= int(counts.sum()) <= 70 for _, counts in made)

@@ -10,8 +10,7 @@ from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inputs.updates import SentEntries, sent_entries, stacked_projection
-from fedpriv.defenses.percentile_privacy import truncated
-from fedpriv.defenses.prune import pruned
+from fedpriv.defenses.entries import pruned, truncated
 from fedpriv.uploads.payloads import Model
 
 COUNT = 4

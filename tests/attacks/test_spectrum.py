@@ -14,10 +14,10 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.spectral import (
+    DECAY,
     PIXEL,
     Frame,
     SpectralPrior,
-    SpectralSettings,
     centres_of,
     cosines,
     general_spectrum,
@@ -89,8 +89,7 @@ def test_a_frame_clamps_what_it_shows_and_lets_derivatives_through():
 def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
     centres = torch.stack([torch.full((1, 1, 4, 4), grey) for grey in (0.2, 0.5, 0.8)])
     frame = Frame(centres, general_spectrum((1, 4, 4)))
-    settings = SpectralSettings(unlikely=1.0, total_variation=0.0, decay=0.5)
-    prior = SpectralPrior(torch.zeros(3, 1, 4, 4), frame, settings)
+    prior = SpectralPrior(torch.zeros(3, 1, 4, 4), frame)
     prior.prepare(0.0)
     images = torch.full((3, 1, 4, 4), 0.5)
     first = prior.penalty(images, torch.arange(3))
@@ -101,7 +100,7 @@ def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
     expect_close(prior.penalty(images[:1], torch.tensor([2])), first[2:])
     assert len(prior.clean()) == 1
     assert [prior.prepare(progress) for progress in (0.0, 0.4, 0.7, 0.9)] == [0, 1, 2, 3]
-    expect_close(prior.penalty(images[:1], torch.tensor([2])), first[2:] / 8)
+    expect_close(prior.penalty(images[:1], torch.tensor([2])), DECAY**3 * first[2:])
 
 
 @pytest.fixture(scope="module")

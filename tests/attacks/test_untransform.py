@@ -7,7 +7,7 @@ from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 from fedpriv.attacks.features.transformation import TransformationSearch, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import TargetId, ThreatModel
-from fedpriv.defenses.transform import cropped, transform
+from fedpriv.defenses.training import cropped, transform
 from fedpriv.util.errors import UserError
 
 SIDE = 8

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import call
+from command_line import call, done, refused
 from study_cases import STUDY, TINY, load_study
 
 from fedpriv.cli.main import run
@@ -86,20 +86,16 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
 
 def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
-    code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")
-    assert code == 0
+    out = done(capsys, "audit", "--resume", "--out", finished / "out", "--json")
     assert [row["status"] for row in json.loads(out)["cells"]] == ["done"] * 5
     assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
-    code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
-    assert code == 2
+    err = refused(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert "holds another study (seeds differs); choose another out, or force" in err
-    code, _, err = call(capsys, "audit", finished / "study.toml", "--no-local", "--out", finished / "out")
-    assert code == 2
+    err = refused(capsys, "audit", finished / "study.toml", "--no-local", "--out", finished / "out")
     assert "holds another study (local differs)" in err
     with held(finished / "out"):
         for extra in ([], ["--force"]):
-            code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
-            assert code == 2
+            err = refused(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
             assert "is at work in this folder" in err
     assert len(rows(finished / "out")) == 5
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from command_line import call, words
+from command_line import call, done, refused, words
 from PIL import Image
 from pixel_search import found_in
 from torch import nn
@@ -82,14 +82,16 @@ def test_no_list_of_a_redacted_attack_has_a_digest_of_what_is_hidden(redacted, p
     assert files_with(plain.path, hidden.values()) == {"linear-layer/.fedpriv.jsonl", "linear-layer/about.json"}
     assert files_with(result.path, hidden.values()) == set()
     shutil.copytree(plain.path, tmp_path / "scored")
-    assert call(capsys, "score", tmp_path / "scored", "--redact", rule)[0] == 0
+    code, out, err = call(capsys, "score", tmp_path / "scored", "--redact", rule)
+    assert (code, "pages that were made of these before" in out + err) == (0, True)
+    assert found_in(tmp_path / "scored" / "linear-layer", torch.cat([PRIVATE, AUXILIARY])) == []
+    assert json.loads((tmp_path / "scored" / "linear-layer" / "about.json").read_text())["redacted"] == rule
+    refused(capsys, "score", tmp_path / "scored")
     for folder in (result.path, tmp_path / "scored"):
         assert files_with(folder, hidden.values()) == set()
         lines = (folder / "linear-layer" / ".fedpriv.jsonl").read_text().splitlines()[1:]
         listed = [json.loads(line)["file"] for line in lines]
-        assert all((folder / "linear-layer" / name).is_file() for name in listed), (
-            listed
-        )  # nor of pieces that were kept
+        assert all((folder / "linear-layer" / name).is_file() for name in listed)  # nor of pieces that were kept
         fedpriv.report(folder / "linear-layer", out=tmp_path / f"page-{folder.name}")  # every file is still its own
 
 
@@ -121,17 +123,6 @@ def test_what_is_stored_redacted_is_never_shown_by_a_milder_rule(redacted, tmp_p
         assert ("data:image/png" in page) == (rule == "blur" and asked != "omit")
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_score_redacts_a_stored_attack_for_good(plain, tmp_path, rule, capsys):
-    shutil.copytree(plain.path, tmp_path / "out")
-    code, out, err = call(capsys, "score", tmp_path / "out", "--redact", rule)
-    assert (code, "pages that were made of these before" in out + err) == (0, True)
-    assert found_in(tmp_path / "out" / "linear-layer", torch.cat([PRIVATE, AUXILIARY])) == []
-    assert json.loads((tmp_path / "out" / "linear-layer" / "about.json").read_text())["redacted"] == rule
-    code, _, err = call(capsys, "score", tmp_path / "out")
-    assert (code, len(err.splitlines())) == (2, 1)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A data set of noise: two classes of 12 images."""
@@ -150,15 +141,12 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
     data = [*words("--dataset folder --data-dir"), str(home), *words("--clients 2 --partition iid --image-size 28")]
     data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--auxiliary", "0"]
     cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2"]
-    code, _, err = call(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
-    assert code == 0, err
+    done(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
     assert {"pixels/truth.safetensors", "pixels/grid.png", "report.html"} <= set(found_in("plain", images))
     rule = ["--redact", "blur", "--quiet"]
-    code, _, err = call(capsys, "attack", *cheap, "--run", "plain/run", "--out", "out", *rule)
-    assert code == 0, err
+    done(capsys, "attack", *cheap, "--run", "plain/run", "--out", "out", *rule)
     study = ["--methods", "fedproto", "--attacks", "pixels:iterations=2", "--targets", "2", "--no-local", *data]
-    code, _, err = call(capsys, "audit", *study, "--out", "study", *rule)
-    assert code == 0, err
+    done(capsys, "audit", *study, "--out", "study", *rule)
     assert found_in("out", images) == []
     assert found_in("study", images) == []
     assert list((tmp_path / "study").glob("attacks/*/pixels/grid.png"))

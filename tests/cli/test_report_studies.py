@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import call
+from command_line import call, refused
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
 from fedpriv.datasets.partition import PartitionOptions
@@ -27,30 +27,16 @@ def study(tmp_path):
     about = but(ABOUT, run=run, defenses=(but(defended(scale=0.3), **stated, answers=answers),))
     record = score(found, secrets, None, seed=0, about=about)
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
-    privacy = [
-        {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
-    ]
-    RunDirectory.create(home / "runs/one", run).finish(finished(run, privacy=privacy))
-    described = {"command": "fedpriv audit s.toml"}
-    (home / "study.json").write_text(json.dumps(described))
+    privacy = {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
+    RunDirectory.create(home / "runs/one", run).finish(finished(run, privacy=[privacy]))
+    (home / "study.json").write_text(json.dumps({"command": "fedpriv audit s.toml"}))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}
+    stages = (("one", "done", "done", None), ("two", "failed", "pending", "training stopped: not finite"))
     cells = [
-        {
-            **common,
-            "cell": "one",
-            "run": "runs/one",
-            "status": "done",
-            "error": None,
-            "attacks": [{"attack": "dip", "path": "attacks/one/dip", "status": "done", "error": None}],
-        },
-        {
-            **common,
-            "cell": "two",
-            "run": "runs/two",
-            "status": "failed",
-            "error": "training stopped: not finite",
-            "attacks": [{"attack": "dip", "path": "attacks/two/dip", "status": "pending", "error": None}],
-        },
+        common
+        | {"cell": cell, "run": f"runs/{cell}", "status": status, "error": error}
+        | {"attacks": [{"attack": "dip", "path": f"attacks/{cell}/dip", "status": attack, "error": None}]}
+        for cell, status, attack, error in stages
     ]
     (home / "cells.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     return home
@@ -80,8 +66,7 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
 
 
 def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
-    code, _, err = call(capsys, "report", study, "--strict", "--out", tmp_path / "page")
-    assert code == 2
+    err = refused(capsys, "report", study, "--strict", "--out", tmp_path / "page")
     assert "strict" in err
     assert "cell two failed" in err
     assert not (tmp_path / "page").exists()
@@ -89,7 +74,6 @@ def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
 
 def test_the_study_itself_is_never_replaced(study, capsys):
     for out in (study, study.parent):
-        code, _, err = call(capsys, "report", study, "--out", out, "--force")
-        assert code == 2
+        err = refused(capsys, "report", study, "--out", out, "--force")
         assert "overlaps results" in err
     assert (study / "cells.jsonl").is_file()

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from command_line import call
+from command_line import call, refused
 
 from fedpriv.cli.main import run
 
@@ -59,7 +59,6 @@ CASES = [
     ("cost --pairs 61", "classes is missing"),
     ("cost --dataset digits --pairs 61", "drop pairs"),
     (f"{COST} --method fedre,fedgh --option a=1", "one methods"),
-    ("cost --classes 10 --model cnn4 --model-scalars 5", "exclude each other"),
     ("cost --classes 10 --model cnn4 --image-size 8", "cannot take images"),
     # score, report, reproduce
     ("score empty", "holds no attack result"),
@@ -85,15 +84,6 @@ def made(trained, tmp_path_factory):
     for name in ("empty", "x"):
         (home / name).mkdir()
     return home
-
-
-def refused(capsys, *arguments):
-    """Return the one line in which a command is refused."""
-    code, out, err = call(capsys, *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1), (arguments, err)
-    assert "Traceback" not in err
-    assert len(err) < 1500
-    return " ".join(err.split())
 
 
 def test_wrong_use_is_answered_in_one_line(made, monkeypatch, capsys):

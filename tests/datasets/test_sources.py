@@ -27,7 +27,6 @@ def test_importing_the_registry_does_not_import_torch():
     [
         ({"image_size": 0}, "image size is 0"),
         ({"per_class": 0}, "images per class is 0"),
-        ({"channels": 2}, "number of channels is 2"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

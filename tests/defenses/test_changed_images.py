@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.augmentations import AUGMENTATIONS, read_policy
-from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
-from fedpriv.defenses.transform import Transform, cropped, transform
+from fedpriv.defenses.training import Mixup, Transform, bounded_weights, cropped, mixed_step, transform
 from fedpriv.federation.defense import plain_step
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import generator

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpriv.defenses.local_dp import LocalDp
-from fedpriv.defenses.noise import standard_noise
+from fedpriv.defenses.noise import LocalDp, standard_noise
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.uploads.payloads import Model, get_payload
 from fedpriv.util.seeds import generator

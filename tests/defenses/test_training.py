@@ -10,7 +10,7 @@ from federations import CPU
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.defenses.soteria import pruned_step, scores
+from fedpriv.defenses.training import pruned_step, scores
 from fedpriv.federation.defense import DefensePipeline, plain_step
 from fedpriv.federation.states import parameters
 from fedpriv.models.build import build_model

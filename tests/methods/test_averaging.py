@@ -29,6 +29,11 @@ def count_of(number):
         ("fedgen-homogeneous", SMALL | {"weight": 0}, "fedavg"),
         ("fedgen", SMALL | {"weight": 0}, "lg-fedavg"),
         ("fd", {"weight": 0}, "local"),
+        ("fedtgp", {"weight": 0}, "local"),
+        ("fpl", {"contrast": 0, "consistency": 0}, "local"),
+        ("fedhenn", {"weight": 0}, "local"),
+        ("fedhenn-kernel", {"weight": 0}, "local"),
+        ("fedhenn-homogeneous", {"weight": 0}, "fedavg"),
     ],
 )
 def test_without_what_it_adds_a_method_is_the_plain_one_bit_for_bit(name, options, plain):

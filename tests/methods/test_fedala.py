@@ -83,7 +83,6 @@ def test_fedala_refuses_to_merge_more_tensors_than_there_are():
     plan = Plan(
         blueprints=(world.setups[0].blueprint,),
         options=fedala.Options(layer_idx=99),
-        has_public=False,
         train_sizes=SIZES[:1],
         training=LocalTraining(),
     )

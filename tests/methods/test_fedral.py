@@ -5,13 +5,11 @@ import torch
 from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World
 
-from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import put
 from fedpriv.methods import fedral
 from fedpriv.models.split import Blueprint
-from fedpriv.uploads.ledger import FederationSizes, count
 from fedpriv.uploads.payloads import AngleMatrix, SampleCount, get_payload
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
@@ -64,18 +62,7 @@ def test_block_numbers_that_do_not_divide_the_width_are_refused():
     blueprint = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
     options = fedral.Options(blocks=(4, 3))
     with pytest.raises(UserError, match=r"option blocks: 3 diagonal blocks.*width 16.*or change width$"):
-        fedral.METHOD.check(Plan((blueprint,) * 3, options, False, SIZES, LocalTraining()))
-    fedral.METHOD.check(Plan((blueprint,) * 3, fedral.Options(blocks=(4, 16)), False, SIZES, LocalTraining()))
+        fedral.METHOD.check(Plan((blueprint,) * 3, options, SIZES, LocalTraining()))
+    fedral.METHOD.check(Plan((blueprint,) * 3, fedral.Options(blocks=(4, 16)), SIZES, LocalTraining()))
     with pytest.raises(UserError, match="blocks"):
         parse(fedral.Options, {"blocks": [0]}, "options")
-
-
-def test_communication_of_table_4():
-    # KB of float32 for one client: 9.77 (100 blocks), 7.81 (125), 39.06 (25); the 1.56 printed beside them is below
-    # the 1.95 of the diagonal alone.
-    for blocks, kilobytes in ((100, 9.77), (125, 7.81), (25, 39.06), (500, 1.95)):
-        counted = count(message_sizes(fedral.METHOD, FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
-            "paper"
-        ]
-        assert counted.upload_bytes / 1024 == pytest.approx(kilobytes, abs=0.005)
-        assert counted.broadcast_scalars == 500**2

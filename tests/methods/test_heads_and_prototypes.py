@@ -3,13 +3,13 @@
 import pytest
 import torch
 from compare import expect_close, expect_same
-from method_cases import CLASSES, SHAPE, WIDTH, World, trained
+from method_cases import CLASSES, SHAPE, WIDTH, World, expect_step, trained
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import class_means, classify, represent
 from fedpriv.federation.states import put
-from fedpriv.methods import prototypes
-from fedpriv.methods.fd import OUTPUTS
+from fedpriv.methods import fedproto
+from fedpriv.methods.fedproto import OUTPUTS
 from fedpriv.methods.fedre import WEIGHTS
 from fedpriv.uploads.payloads import ClassLogits, Entangled, Prototypes, Representations, get_payload
 from fedpriv.util.seeds import generator
@@ -60,22 +60,15 @@ def test_fixed_weights_stay_and_resampled_weights_change():
 
 
 def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
-    state = {
-        prototypes.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]),
-        prototypes.KNOWN: torch.tensor([False, False, True]),
-    }
+    state = {fedproto.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]), fedproto.KNOWN: torch.tensor([False, False, True])}
     a = Prototypes(torch.tensor([[1.0], [4.0]]), torch.tensor([0, 1]), torch.tensor([1, 5]))
     b = Prototypes(torch.tensor([[5.0]]), torch.tensor([0]), torch.tensor([3]))
-    averaged, (sent,) = prototypes.PROTOTYPES.average(None, state, [(0, (a,)), (1, (b,))], None)
-    assert averaged[prototypes.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
-    assert averaged[prototypes.KNOWN].tolist() == [True, True, True]
+    averaged, (sent,) = fedproto.PROTOTYPES.average(None, state, [(0, (a,)), (1, (b,))], None)
+    assert averaged[fedproto.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
+    assert averaged[fedproto.KNOWN].tolist() == [True, True, True]
     assert (sent.features.tolist(), sent.classes.tolist()) == ([[4.0], [4.0], [9.0]], [0, 1, 2])
     plain = [(k, (Prototypes(p.features, p.classes),)) for k, p in enumerate((a, b))]
-    assert prototypes.PROTOTYPES.average(None, state, plain, None)[0][prototypes.FEATURES].tolist() == [
-        [3.0],
-        [4.0],
-        [9.0],
-    ]
+    assert fedproto.PROTOTYPES.average(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [[3.0], [4.0], [9.0]]
 
 
 def test_fedproto_predicts_the_nearest_known_prototype():
@@ -96,15 +89,9 @@ def test_fedproto_predicts_the_nearest_known_prototype():
 def test_fd_averages_each_class_over_its_holders_and_keeps_what_nobody_sent():
     world = World("fd")
     eye = torch.eye(CLASSES)
-    old = {
-        OUTPUTS.values: torch.stack([eye[3], eye[3], eye[3], eye[3]]),
-        OUTPUTS.known: torch.tensor([True, True, True, False]),
-    }
-    uploads = [
-        (0, (ClassLogits(torch.stack([eye[0], eye[1]]), torch.tensor([0, 1])),)),
-        (1, (ClassLogits(eye[2:3], torch.tensor([0])),)),
-        (2, (ClassLogits(eye[:0], torch.tensor([], dtype=torch.int64)),)),
-    ]
+    old = {OUTPUTS.values: eye[3].repeat(4, 1), OUTPUTS.known: torch.tensor([True, True, True, False])}
+    sent = ((eye[:2], [0, 1]), (eye[2:3], [0]), (eye[:0], []))
+    uploads = [(k, (ClassLogits(values, torch.tensor(c, dtype=torch.int64)),)) for k, (values, c) in enumerate(sent)]
     state, broadcast = world.method.server_step(world.server, old, uploads, generator(0))
     sent = get_payload(broadcast, ClassLogits)
     assert sent.classes.tolist() == [0, 1, 2]
@@ -127,9 +114,7 @@ def test_a_step_of_fd_is_its_loss_by_hand():
         target = values[known.tolist().index(label)] if label in (0, 2) else row.detach().softmax(0)
         terms.append(-(target * row.log_softmax(0)).sum())
     loss = cross_entropy(logits, labels) + 0.7 * torch.stack(terms).mean()
-    slopes = torch.autograd.grad(loss, list(model.parameters()))
-    for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
-        expect_close(state[f"model.{name}"], weight - 0.2 * slope, atol=1e-5)
+    expect_step(model, state, loss, 0.2)
 
 
 def test_fd_collects_after_training_over_every_sample():

@@ -10,14 +10,12 @@ from method_cases import CLASSES, SHAPE, WIDTH, World, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.cost import message_sizes
 from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import inner
-from fedpriv.methods import METHODS, fedapen, fedkd, fedmrl, fml, small_model
-from fedpriv.methods.small_model import divergence
+from fedpriv.methods import METHODS, fedkd, fedmrl, fml
+from fedpriv.methods.fml import divergence
 from fedpriv.models.split import Blueprint
-from fedpriv.uploads.ledger import FederationSizes
 from fedpriv.uploads.payloads import SampleCount, SmallModel, get_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -25,7 +23,7 @@ from fedpriv.util.seeds import generator
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
     blueprint = Blueprint(name, shape, CLASSES, width)
-    return Plan((blueprint,) * len(sizes), options, False, sizes, LocalTraining())
+    return Plan((blueprint,) * len(sizes), options, sizes, LocalTraining())
 
 
 # ---------------------------------------------------------------- the small model
@@ -113,18 +111,6 @@ def test_fedmrl_loss_by_hand():
     fine = z @ state["model.head.weight"].T + state["model.head.bias"]
     expected = 0.5 * cross_entropy(coarse, labels) + 2 * cross_entropy(fine, labels)
     expect_close(fedmrl.nested_loss(fusion, images, labels, world.options), expected, atol=1e-6)
-    expect_close(world.method.predict(setup, state, images), fine, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "scalars"),
-    [((3, 32, 32), 10, 874_698), ((3, 32, 32), 100, 886_308), ((3, 64, 64), 200, 5_617_800)],
-)
-def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scalars):
-    blueprint = Blueprint("resnet18", shape, classes, 512)
-    facts = FederationSizes(10, classes, 512, fedmrl.Options(narrowing="htfllib"), blueprint=blueprint)
-    upload, _, broadcast = message_sizes(fedmrl.METHOD, facts)
-    assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
 
 
 def test_fedmrls_four_modes_by_hand():
@@ -151,22 +137,22 @@ def test_fedapen_loss_by_hand():
     to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     mixed = math.log(1 + 3**-0.25)  # w P = (log 3 / 4, 0)
     expected = -math.log(0.75) + to_private - math.log(0.5) + to_shared + 2 * mixed
-    loss = fedapen.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
+    loss = fml.ensemble_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
     assert float(loss) == pytest.approx(expected, abs=1e-6)
 
 
 def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
     torch.manual_seed(0)
     private, shared, labels = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 3, 2, 2])
-    options = fedapen.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
+    options = fml.FedApenOptions(set_learning_rate=0.1, set_epochs=1)
     weight = torch.tensor([0.5], requires_grad=True)
-    loss = cross_entropy(fedapen.mix(private, shared, weight), labels)
+    loss = cross_entropy(fml.mix(private, shared, weight), labels)
     (slope,) = torch.autograd.grad(loss, weight)
-    learned = fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
+    learned = fml.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
     expect_close(learned, 0.5 - 0.1 * slope, atol=1e-6)
-    first = fedapen.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
-    both = fedapen.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
-    expect_close(fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+    first = fml.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
+    both = fml.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
+    expect_close(fml.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
 
 
 def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
@@ -181,14 +167,14 @@ def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
     assert same(inner(received, "small"), dict(get_payload(broadcast, SmallModel).state))
     chosen = states[0]["ensemble.set"]
     assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
-    logits = [classify(model, setup.train.images[chosen]) for model in small_model.load(setup, received)]
-    expected = fedapen.learn_weight(
+    logits = [classify(model, setup.train.images[chosen]) for model in fml.load(setup, received)]
+    expected = fml.learn_weight(
         torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
     )
     expect_same(received["ensemble.weight"], expected)
     assert expected.tolist() != [0.5]
     images = torch.rand(4, *SHAPE)
-    private, shared = (classify(model, images) for model in small_model.load(setup, received))
+    private, shared = (classify(model, images) for model in fml.load(setup, received))
     w = float(expected)
     expect_close(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
     # The next training mixes by the learned weight, and keeps it.

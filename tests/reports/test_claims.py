@@ -6,7 +6,7 @@ from importlib import resources
 
 import pytest
 
-from fedpriv.api.counting import CostSettings
+from fedpriv.api.federations import CostSettings
 from fedpriv.claims import claims, find_claim, parsed
 from fedpriv.datasets import DATASETS
 from fedpriv.methods import METHODS

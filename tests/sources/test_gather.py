@@ -5,81 +5,61 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import small, trained_small
+from federations import CPU, small
 
 from fedpriv.algebra.entanglement import MECHANISMS
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.posterior import UnmixedInversion
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.matching import Matcher
+from fedpriv.attacks.gradients.step_attack import read_problem
+from fedpriv.attacks.gradients.update import one_hot
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.prepared import init_rng
+from fedpriv.federation.states import inner
+from fedpriv.methods.fedhenn import prefix
 from fedpriv.sources.case import build_case
-from fedpriv.sources.run import RunSource
+from fedpriv.sources.run import RunSource, local_steps
 from fedpriv.sources.source import shuffle
-from fedpriv.uploads.payloads import Entangled, Model, Prototypes, Representations, get_payload
+from fedpriv.uploads.payloads import Entangled, Model, Prototypes, find_payload, get_payload
+from fedpriv.util.errors import UserError
 
 CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    made = {}
-
+def world(trained):
     def get(method, **options):
-        key = (method, *sorted(options.items()))
-        if key not in made:
-            training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
-            config = small(
-                method,
-                options=options,
-                per_class=20,
-                clients=3,
-                rounds=4,
-                models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
-                alpha=1.0,
-                training=training or LocalTraining(learning_rate=0.1),
-            )
-            made[key] = trained_small(tmp_path_factory.mktemp("evidence") / "run", config)
-        return made[key]
+        single = {"models": "small-mlp", "training": LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3)}
+        more = single if method == "fedavg" else {"models": "small-cnn,small-mlp"}
+        return trained(small(method, options=options, per_class=20, clients=3, rounds=4, alpha=1.0, **more))
 
     return get
 
 
-def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(world):
-    directory, federation = world("fedallrep")
-    evidence = build_case(RunSource(directory, federation, "representation"), CARD, n_targets=7, seed=0)
-    found = RunSource(directory, federation, "representation").truths(evidence.targets, seed=0)
-    assert len(evidence.targets) == 7
+@pytest.mark.parametrize(
+    ("method", "kind", "options"),
+    [
+        ("fedallrep", "representation", {}),
+        ("fedgh", "prototype", {}),
+        *(("fedre", "entangled", {"mechanism": mechanism}) for mechanism in MECHANISMS),
+    ],
+)
+def test_an_upload_is_what_the_granted_extractor_makes_of_its_true_images(method, kind, options, world):
+    directory, federation = world(method, **options)
+    source = RunSource(directory, federation, kind)
+    evidence = build_case(source, CARD, n_targets=7 if kind == "representation" else 100, seed=0)
+    classes = sum(len(setup.train.labels.unique()) for setup in federation.clients)
+    assert len(evidence.targets) == {"representation": 7, "prototype": classes, "entangled": 3}[kind]
     assert {t.client for t in evidence.targets} == {0, 1, 2}
-    for target, truth in zip(evidence.targets, found, strict=True):
+    for target, truth in zip(evidence.targets, source.truths(evidence.targets, seed=0), strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
-        row = get_payload(upload, Representations).features[target.index]
-        assert truth.members.shape[0] == 1
-        assert int(truth.labels[0]) == target.label
-        again = evidence.knowledge.extractors[target.client](truth.members)[0]
-        expect_close(again, row, atol=1e-5)
-
-
-def test_a_prototype_is_the_mean_over_its_true_images(world):
-    directory, federation = world("fedgh")
-    evidence = build_case(RunSource(directory, federation, "prototype"), CARD, n_targets=100, seed=0)
-    found = RunSource(directory, federation, "prototype").truths(evidence.targets, seed=0)
-    assert len(evidence.targets) == sum(len(setup.train.labels.unique()) for setup in federation.clients)
-    for target, truth in zip(evidence.targets, found, strict=True):
-        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        row = next(payload for payload in upload if payload.kind == kind).rows()[target.index]
         features = evidence.knowledge.extractors[target.client](truth.members)
-        expect_close(features.mean(0), get_payload(upload, Prototypes).features[target.index], atol=1e-5)
-        assert set(truth.labels.tolist()) == {target.label}
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism, world):
-    directory, federation = world("fedre", mechanism=mechanism)
-    evidence = build_case(RunSource(directory, federation, "entangled"), CARD, n_targets=9, seed=0)
-    found = RunSource(directory, federation, "entangled").truths(evidence.targets, seed=0)
-    assert len(evidence.targets) == 3
-    for target, truth in zip(evidence.targets, found, strict=True):
-        upload = next(o.upload for o in evidence.observations if o.client == target.client)
-        features = evidence.knowledge.extractors[target.client](truth.members)
-        expect_close(truth.weights.float() @ features, get_payload(upload, Entangled).feature, atol=1e-4)
+        expect_close(truth.weights.float() @ features, row, atol=1e-4 if kind == "entangled" else 1e-5)
+        assert kind == "entangled" or set(truth.labels.tolist()) == {target.label}
+        assert kind != "representation" or len(truth.members) == 1
 
 
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
@@ -144,3 +124,72 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
     assert names(Observation) == {"round", "client", "upload", "broadcast"}
     private = {"train", "test", "members", "truth", "images", "samples"}
     assert not names(Knowledge) & private
+
+
+# ---------------------------------------------------------------- facts of local steps
+
+
+@pytest.fixture(scope="module")
+def uneven(trained):
+    """Return a run whose clients hold different numbers of images and take two epochs of batches of ten."""
+    training = LocalTraining(learning_rate=0.05, batch_size=10, epochs=2)
+    return trained(small("fedavg", per_class=12, clients=4, rounds=1, models="small-mlp", alpha=0.3, training=training))
+
+
+@pytest.mark.parametrize("n_targets", [1, 4])
+def test_inferred_labels_are_as_many_as_each_client_used(n_targets, uneven):
+    directory, federation = uneven
+    card = dataclasses.replace(CARD, labels="inferred")
+    evidence = build_case(RunSource(directory, federation, "model"), card, n_targets=n_targets, seed=0)
+    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
+    used = [len(RunSource(directory, federation, "model").used(1, target.client)) for target in evidence.targets]
+    assert list(problem.counts) == used
+    assert len(set(used)) == len(used)  # else the test says nothing
+    for target in evidence.targets:
+        sizes = tuple(len(batch) for batch in local_steps(directory, 1, target.client))
+        assert evidence.knowledge.facts_of(target.client).sizes == sizes
+
+
+def test_the_true_images_take_the_clients_own_steps(uneven):
+    evidence = build_case(RunSource(*uneven, "model"), CARD, n_targets=4, seed=0)
+    found = RunSource(*uneven, "model").truths(evidence.targets, seed=0)
+    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
+    most = problem.labels.shape[1]
+    members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
+    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, CPU)
+    matching = matcher.against(problem.steps, problem.counts)
+    distance = matching.cosine(members, one_hot(problem.labels, 10), torch.arange(len(found)))
+    assert float(distance.max()) < 1e-5
+
+
+# ---------------------------------------------------------------- clients that go on from their own weights
+
+
+def config(**changes):
+    values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
+    training = LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1)
+    return small("fedhenn", options={"weight": 0.0}, per_class=6, clients=2, public=8, training=training, **values)
+
+
+@pytest.mark.parametrize("round_", [1, 2, 3])
+def test_the_update_begins_where_the_client_began(round_, trained):
+    directory, federation = trained(config())
+    found = build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0, round_=round_)
+    server, sent = federation.method.start(federation.server, init_rng(directory.config))
+    assert find_payload(sent, Model) is None
+    for seen in found.observations:
+        start, before = get_payload(seen.broadcast, Model).state, inner(server, prefix(seen.client))
+        if round_ > 1:
+            before = get_payload(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
+        for name, value in before.items():
+            expect_same(start[name], value)
+    truth = RunSource(directory, federation, "model").truths(found.targets, seed=0)
+    result = LinearLayer()(found.observations, found.knowledge, found.targets, seed=0, device=CPU)
+    for images, own in zip(result.images, truth, strict=True):
+        assert float((images - own.members).square().mean()) < 1e-6
+
+
+def test_different_architectures_are_refused(trained):
+    directory, federation = trained(config(models="small-mlp,small-cnn", rounds=1))
+    with pytest.raises(UserError, match="models of different architectures"):
+        build_case(RunSource(directory, federation, "model"), CARD, n_targets=2, seed=0)

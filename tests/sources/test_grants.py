@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
-from federations import small, trained_small
+from federations import small
 
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.observation import ThreatModel
@@ -22,17 +22,9 @@ CARD = ThreatModel()
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    made = {}
-
-    def get(method, **settings):
-        key = (method, repr(sorted(settings.items())))
-        if key not in made:
-            known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
-            made[key] = trained_small(tmp_path_factory.mktemp("grants") / "run", small(method, **(known | settings)))
-        return made[key]
-
-    return get
+def worlds(trained):
+    known = {"per_class": 20, "clients": 3, "rounds": 1, "models": "small-mlp", "alpha": 1.0}
+    return lambda method, **settings: trained(small(method, **(known | settings)))
 
 
 def granted(world, kind, card=CARD, seed=0, **more):
@@ -117,21 +109,14 @@ SHADOW = but(extractor="shadow", attacker_data="same_domain")
 
 
 def test_substitutes_are_trained_on_the_attackers_own_images(worlds, quick):
-    world = worlds("fedgh", auxiliary=0.4)
-    found = granted(world, "prototype", SHADOW, seed=5)
-    number = len(world[1].attacker)
-    assert [found.extractors[k](None) for k in (0, 2)] == [("extractor", k, 1, number, 10, 5, 3) for k in (0, 2)]
-    assert found.heads == {}
-
-
-def test_of_class_outputs_alone_a_whole_model_is_fitted(worlds, quick):
-    world, kept = worlds("fd", auxiliary=0.4), Trained()
-    found = granted(world, "logits", SHADOW, seed=5, trained=kept)
-    number = len(world[1].attacker)
-    assert [found.extractors[k](None) for k in (0, 2)] == [("model", k, 1, number, 10, 5, 3) for k in (0, 2)]
-    assert [float(found.heads[k][0][0, 0]) for k in (0, 2)] == [0.0, 2.0]
-    assert granted(world, "logits", SHADOW, seed=5, trained=kept).extractors[0] is found.extractors[0]
-    assert granted(world, "logits", SHADOW, seed=6, trained=kept).extractors[0](None)[5] == 6
+    """Of class outputs alone a whole model is fitted."""
+    for method, kind, name in (("fedgh", "prototype", "extractor"), ("fd", "logits", "model")):
+        world, kept = worlds(method, auxiliary=0.4), Trained()
+        found, number = granted(world, kind, SHADOW, seed=5, trained=kept), len(world[1].attacker)
+        assert [found.extractors[k](None) for k in (0, 2)] == [(name, k, 1, number, 10, 5, 3) for k in (0, 2)]
+        assert [float(head[0][0, 0]) for head in found.heads.values()] == ([] if name == "extractor" else [0, 1, 2])
+        assert granted(world, kind, SHADOW, seed=5, trained=kept).extractors[0] is found.extractors[0]
+        assert granted(world, kind, SHADOW, seed=6, trained=kept).extractors[0](None)[5] == 6
 
 
 def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick):
@@ -144,7 +129,7 @@ def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick)
 STEPS = LocalTraining(learning_rate=0.1, max_steps=2, batch_size=3)
 
 
-def test_uploaded_weights_come_with_their_architecture_and_no_extractor(worlds):
+def test_uploaded_weights_come_with_their_architecture_and_facts_of_batches_and_no_extractor(worlds):
     directory, federation = worlds("fedavg", training=STEPS)
     found = granted((directory, federation), "model")
     assert found.extractors == found.heads == found.statistics == {}
@@ -153,13 +138,8 @@ def test_uploaded_weights_come_with_their_architecture_and_no_extractor(worlds):
     shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in networks]
     assert shapes[0] == shapes[1]
     assert sorted(found.labels) == [(1, 0), (1, 1), (1, 2)]
-
-
-def test_facts_of_batches_are_of_all_clients(worlds):
-    world = worlds("fedavg", training=STEPS)
-    found = granted(world, "model").batch
-    assert (found.batch_size, found.learning_rate, found.steps) == (3, 0.1, 2)
-    assert granted(world, "model", but(batch=False)).batch is None
+    assert (found.batch.batch_size, found.batch.learning_rate, found.batch.steps) == (3, 0.1, 2)
+    assert granted((directory, federation), "model", but(batch=False)).batch is None
 
 
 def test_batch_norm_is_granted_only_where_there_is_some(worlds):

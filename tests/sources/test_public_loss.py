@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import CPU, small, trained_small
+from federations import CPU, small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher
@@ -30,27 +30,22 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    made = {}
-
+def world(trained):
     def get(method, batch_size=1, steps=1, **more):
-        key = (method, batch_size, steps, *sorted(more.items()))
-        if key not in made:
-            found = METHODS.load(method)
-            config = small(
-                method,
-                options=({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}) | more,
-                per_class=6,
-                clients=2,
-                rounds=2,
-                public=8 if found.needs_public else 0,
-                models="small-cnn",
-                capture="all",
-                keep=(1,),
-                training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=batch_size),
-            )
-            made[key] = trained_small(tmp_path_factory.mktemp("loss") / "run", config)
-        return made[key]
+        found = METHODS.load(method)
+        config = small(
+            method,
+            options=({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}) | more,
+            per_class=6,
+            clients=2,
+            rounds=2,
+            public=8 if found.needs_public else 0,
+            models="small-cnn",
+            capture="all",
+            keep=(1,),
+            training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=batch_size),
+        )
+        return trained(config)
 
     return get
 

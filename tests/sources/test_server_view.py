@@ -19,14 +19,11 @@ def seen(round_, client, *payloads):
     return Observation(round_, client, payloads, ())
 
 
-def test_a_mean_by_hand():
+def test_a_mean_by_hand_is_weighted_by_numbers_of_samples_which_are_added_up():
     state = get_payload(mean_upload([upload(1.0), upload(4.0), upload(7.0)]), Classifier).state
     expect_close(state["weight"], torch.full((2, 3), 4.0), atol=1e-6)
     expect_close(state["bias"], torch.tensor([4.0, -4.0]), atol=1e-6)
     assert state["weight"].dtype == torch.float32
-
-
-def test_numbers_of_samples_weight_the_mean_and_are_added_up():
     found = mean_upload([upload(1.0, 1), upload(5.0, 3)])
     expect_close(get_payload(found, Classifier).state["weight"], torch.full((2, 3), 4.0), atol=1e-6)
     assert int(get_payload(found, SampleCount).count) == 4

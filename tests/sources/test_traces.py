@@ -88,7 +88,7 @@ def test_a_method_that_notes_nothing_is_found_out(tmp_path):
     directory, federation = trained(tmp_path / "run", forgetful, rounds=1)
     with pytest.raises(UserError, match=r"'fedavg' noted no local steps.*setup.trace"):
         local_steps(directory, 1, 0)
-    with pytest.raises(UserError, match="the weights of the entangled representation were not recorded"):
+    with pytest.raises(UserError, match="the mixture's weights were not recorded"):
         RunSource(directory, federation, "model").mixture(TargetId(1, 0))
 
 

@@ -8,9 +8,9 @@ import torch
 from command_line import call
 
 import fedpriv
-from fedpriv.defenses.dp_noise import DPNoise
 from fedpriv.defenses.dp_sgd import DPSGD
-from fedpriv.dp.canaries import FAR_GRADIENT, MARK, canary_step
+from fedpriv.defenses.noise import DPNoise
+from fedpriv.dp.audit import FAR_GRADIENT, MARK, canary_step
 from fedpriv.eval.storage import load_privacy_audit
 from fedpriv.federation.defense import Work, plain_step
 
@@ -133,7 +133,7 @@ def test_the_same_seed_gives_the_same_audit():
     [
         ({}, "no defense claims an epsilon here"),
         ({"defense": "clip", "claim": {"epsilom": 1}}, "unknown key 'epsilom'"),
-        ({"defense": "local-dp", "canaries": 8}, "expected 16 or more"),
+        ({"defense": "local-dp", "canaries": 8}, "canaries=8: expected at least 16"),
         ({"defense": "local-dp", "confidence": 1.0}, "between 0.5 and 1"),
         ({"defense": ["dp-noise:epsilon=1", "local-dp"]}, "dp-noise, local-dp claim an epsilon each"),
         ({"defense": "dp-sgd:epsilon=1", "canaries": 10_000_000}, "need an uploaded weight each"),

@@ -36,7 +36,7 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
             ("- uploads: prototype\n", "ACM MM 2023", "## Options", "```bibtex\n@inproceedings{yi2023"),
         ),
         ("dip", "attack", ("- budget: iterations=300", "**Threat model**", "## What it reaches")),
-        ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "- bound: S > 0")),
+        ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "The `bound` is in units")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
         ("plane", "data set", ("- where: drawn from the run's seed", "65.5 %")),
         ("htfe-4", "model", ("- is: cnn4, googlenet",)),
@@ -48,27 +48,22 @@ def test_an_explanation_holds_the_facts_the_text_and_the_paper(name, kind, parts
     whole = explanation._repr_markdown_()
     assert whole.startswith(f"# {name} ({kind})\n")
     assert [part for part in parts if part not in whole] == []
-    lines = str(explanation).splitlines()
-    assert lines[0] == f"{name} ({kind})"
-    assert len(lines) <= 25
-    assert max(map(len, lines)) <= 80
 
 
 def test_the_words_of_reports_have_entries_of_two_to_four_lines():
     spellings = [name for word in words() for name in word.names]
     assert all(name in find_word(name).names for name in spellings), "two entries have one spelling"
     for word in words():
-        title, blank, *lines = str(fedpriv.explain(word.names[0])).splitlines()
-        assert (title, blank) == (word.names[0], "")
-        assert 2 <= len(lines) <= 4, title
+        assert str(fedpriv.explain(word.names[0])) == f"# {word.names[0]}\n\n{word.text}"
+        assert 80 < len(word.text) <= 320
         assert word.target in ("", *TARGETS)
     for name in ("PSNR", "shuffled control", "white_box", "AUC", "local-work sweep", "Gradients"):
         assert fedpriv.explain(name).kind == "words"
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
-    assert fedpriv.explain("fedpriv.methods.fedgh:METHOD") == fedpriv.explain("fedgh")
-    assert fedpriv.explain("fedpriv.defenses.clip:Clip").kind == "defenses"
+    assert fedpriv.explain("fedpriv.methods.fedre:FEDGH") == fedpriv.explain("fedgh")
+    assert fedpriv.explain("fedpriv.defenses.entries:Clip").kind == "defenses"
 
 
 def test_a_name_that_nothing_has_is_one_line(capsys):

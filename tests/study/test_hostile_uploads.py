@@ -142,7 +142,7 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
         (UPLOAD, "prototype", {"device": 3}, "device 3: unknown device"),
         (UPLOAD, "prototype", {"dataset": "a\x1b[2J"}, "dataset: expected a printable text of at most 200 characters"),
         (UPLOAD, "prototype", {"groups": [Unprintable()]}, "groups: <Unprintable> of client 0"),
-        (UPLOAD, "prototype", {"weights": Unprintable()}, "weights: expected 3 finite shares"),
+        (UPLOAD, "prototype", {"weights": Unprintable()}, "weights: expected a tensor, got Unprintable"),
         (
             UPLOAD,
             "prototype",

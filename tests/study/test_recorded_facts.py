@@ -124,7 +124,7 @@ def test_uploads_that_cannot_be_attacked_are_left_out_by_name(tmp_path):
         return own
 
     found = attacked(tiny_run(tmp_path / "run", change=change))
-    assert "left out: round 2, client 8123: '1.weight' holds NaN or infinity" in found.notices
+    assert "left out: round 2, client 8123: weights['1.weight'] holds NaN or infinity" in found.notices
     assert "left out: round 2, client 77: '1.weight' is (6, 15) where the broadcast has (6, 16)" in found.notices
     assert {target.client for target in found.load("dlg").reconstruction.targets} == {2}
 

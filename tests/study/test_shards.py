@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,17 +128,10 @@ def test_another_division_and_one_command_go_on_with_what_is_there(made, alone):
 
 def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    submit = ("--submit", "slurm")
     for flags, complaint in (
         (("--shard", "3/2"), "shard='3/2': expected I/N"),
         (("--shard", "1/2", "--force"), "shard and force exclude each other"),
         (("--shard", "1/2", "--dry-run"), "dry-run does not go with"),
-        ((*submit, "--shards", "2", "--dry-run"), "dry-run does not go with"),
-        (submit, "submit needs --shards"),
-        ((*submit, "--shards", "2", "--shard", "1/2"), "shard does not go with --submit"),
-        ((*submit, "--shards", "2", "--force"), "force does not go with --submit"),
-        (("--submit", "pbs", "--shards", "2"), "pbs: "),
-        (("--shards", "2"), "shards does not go without --submit"),
     ):
         code, _, err = call(capsys, "audit", *FLAGS, "--out", "out", *flags)
         assert (code, len(err.splitlines())) == (2, 1), err
@@ -148,54 +139,3 @@ def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, caps
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="shard needs out, the folder that all shards share"):
         fedpriv.audit(VALUES, shard="1/2")
-
-
-# ---------------------------------------------------------------- a queue
-
-
-def test_without_submitit_one_line_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r'pip install "fedpriv\[slurm\]"'):
-        fedpriv.submit(VALUES, out=tmp_path / "out", shards=2)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.frameworks
-def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("submitit", reason="needs the extra slurm")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for how, complaint in (
-        ({"cluster": "slurm"}, "slurm: "),
-        ({"cluster": "local", "job": {"gpus": 1}}, "local: .*gpus"),
-        ({"cluster": "local", "job": {"timeout_min": "long"}}, "local: .*timeout_min"),
-        ({"cluster": "local", "shards": 0}, "shards=0: expected a number from 1"),
-    ):
-        with pytest.raises(UserError, match=complaint):
-            fedpriv.submit(VALUES, **{"out": tmp_path / "out", "shards": 2} | how)
-        assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.frameworks
-def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
-    pytest.importorskip("submitit", reason="needs the extra slurm")
-    from submitit.helpers import DelayedSubmission
-
-    from fedpriv.api.auditing import ShardJob
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))
-    sent = fedpriv.submit(VALUES, out="out", shards=2, cluster="local", job=["timeout_min=9"])
-    assert len(set(sent.jobs)) == 2
-    until = time.monotonic() + 240
-    while not (tmp_path / "out" / "runs.html").is_file() and time.monotonic() < until:
-        time.sleep(0.5)
-    told = "".join(path.read_text() for path in sent.logs.rglob("*_log.*"))
-    assert (tmp_path / "out" / "runs.html").is_file(), told
-    while (tmp_path / "out" / "shards").exists() or folders.busy(tmp_path / "out"):
-        time.sleep(0.1)
-    assert essence(tmp_path / "out") == essence(alone)
-    job = ShardJob(str(tmp_path / "out"), Execution())
-    put_off = job.checkpoint("1/2")
-    assert isinstance(put_off, DelayedSubmission)
-    assert "2 of 2 cells of shard 1/2 done" in put_off.result()

@@ -110,7 +110,7 @@ def test_vectors_by_class_are_refused_by_client_and_class():
         ({**good, "3": good[0]}, "client 1: class '3'; expected a whole number"),
         ({**good, 1.5: good[0]}, "client 1: class 1.5; expected a whole number"),
         ({**good, 2: good[0][:5]}, "client 1: class 2: a vector of 5 values, but that of class 0 has 64"),
-        ({**good, 2: good[0] / 0}, "client 1: class 2 holds torch.float32, NaN or infinity"),
+        ({**good, 2: good[0] / 0}, "client 1: prototype.features holds NaN or infinity"),
         ({**good, 2: good[0][None]}, "client 1: class 2: expected a vector"),
         ({**good, 1 << 80: good[0]}, "client 1: class 1208925819614629174706176; expected a whole number in 0.."),
         ({**good, -1: good[0]}, "client 1: class -1; expected a whole number in 0.."),

@@ -12,7 +12,7 @@ from fedpriv.uploads import PAYLOADS, payloads
 from fedpriv.uploads import kinds as sets
 from fedpriv.uploads.kinds import Kinds
 from fedpriv.uploads.ledger import entries
-from fedpriv.uploads.messages import load_message, save_message
+from fedpriv.uploads.messages import load_message, message_bytes
 from fedpriv.uploads.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, tensor
 from fedpriv.uploads.payloads import Prototypes, Representations, SampleCount
 from fedpriv.util.errors import UserError
@@ -134,7 +134,7 @@ def test_every_kind_round_trips_and_its_signal_is_what_the_ledger_calls_one(leng
     for kind, made in KINDS.items():
         payload = example(made, sizes)
         path = tmp_path_factory.getbasetemp() / f"{kind}.safetensors"
-        save_message(path, (payload, SampleCount(torch.tensor([3]))), {"round": 7, "client": 2})
+        path.write_bytes(message_bytes((payload, SampleCount(torch.tensor([3]))), {"round": 7, "client": 2}))
         (found, count), header = load_message(path)
         assert (header["round"], header["client"], int(count.count)) == (7, 2, 3)
         assert type(found) is made

@@ -32,7 +32,7 @@ from fedpriv.attacks.gradients.update import square_norms
 from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.priors.dip import DeepImagePrior
-from fedpriv.attacks.priors.pixels import DenoiserTraining, own_denoiser, strangeness
+from fedpriv.attacks.priors.pixels import own_denoiser, strangeness
 from fedpriv.attacks.priors.spectral import frame_of, has_own_images
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, fit_rows, joined, ladder
 from fedpriv.attacks.search.lbfgs import bytes_of_history
@@ -61,13 +61,11 @@ class InvertingGradients(GradientMatching):
         prior: ``spectrum`` (:mod:`fedpriv.attacks.priors.spectral`), ``variation`` of pixels as in the paper, ``learned``
             the same beside a denoiser (:mod:`fedpriv.attacks.priors.pixels`); ``auto`` takes the spectrum where it was
             measured to help, unless ``total_variation`` is given.
-        denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
     total_variation: Literal["auto"] | Annotated[float, Ge(0)] = "auto"
     prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
-    denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
@@ -165,11 +163,10 @@ class InvertingGradients(GradientMatching):
 
     def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
         """Return the weighted strangeness ``(N,)`` of images ``(N, M, c, h, w)`` to the attacker's denoiser."""
-        denoiser = own_denoiser(self.name, problem, self.denoiser, self.iterations)
+        denoiser = own_denoiser(self.name, problem, self.iterations)
 
         def penalty(images: Tensor) -> Tensor:
-            each = strangeness(images.flatten(0, 1), denoiser, self.denoiser.noise)
-            return _STRANGE * each.view(images.shape[:2]).mean(1)
+            return _STRANGE * strangeness(images.flatten(0, 1), denoiser).view(images.shape[:2]).mean(1)
 
         return penalty
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.gradients.matching import Matching
-from fedpriv.attacks.priors.spectral import Frame, drops
+from fedpriv.attacks.priors.spectral import DECAY, Frame, drops
 from fedpriv.attacks.search.candidates import Tick
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 from fedpriv.attacks.search.fit import Adam, cooling
@@ -36,7 +36,6 @@ _INNER, _DONE = 20, 1e-9  # steps of a call of L-BFGS; share of the squared norm
 _SCALE = 0.5  # pixel values of one unit of a learning rate: about the standard deviation of images, as in the paper
 _BETAS, _LONG_BETAS = (0.9, 0.999), (0.97, 0.999)  # of Adam; of unsigned searches over pixels, with long valleys
 _EPSILON = 1e-9  # of Adam, for variables ten times the paper's
-_DECAY = 0.2  # what weights of priors are multiplied by each time they fall
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class AdamSearch:
             self._optimiser.pace(cooling(step / self._iterations))
             passed = drops(step / self._iterations)
             if passed != before:  # objectives under another weight cannot be compared
-                before, self._weights = passed, self._first * _DECAY**passed
+                before, self._weights = passed, self._first * DECAY**passed
                 self._lowest = torch.full_like(self._lowest, torch.inf)
             step_again()
             tick(step + 1)

@@ -24,7 +24,6 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, one_hot
 
-from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.algebra.matrices import centred
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.inference.means import AVERAGES, MEANS, enough_images, estimate_member_counts, read_mean_round
@@ -69,18 +68,15 @@ CERTAIN = 1e6
 LEAST_CLIENTS, LEAST_IMAGES = 3, 40
 """Fewest clients whose uploads are compared, and fewest images of its own of which the attacker simulates clients."""
 
-LOST, _ALIKE = 0.5, 1e-2
-"""Median s over clients above which mixtures are not separated: on seven federations with little or no noise it was 0.01 to
-0.14, on two with much 1.5 and 7.0. Relative change of weights over rounds that counts as none."""
-
-_TINY = 1e-12
+LOST, _ALIKE, _TINY = 0.5, 1e-2, 1e-12
+"""Median s over clients above which mixtures are not separated (with little noise 0.01 to 0.14 on seven federations, with
+much 1.5 and 7.0 on two); relative change of weights over rounds that counts as none; least length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inquiry(Asked):
     """A question, and how it can be answered."""
 
-    question: Property = "holds"
     disclosed: Mapping[int, Said]  # client -> what it disclosed
     certain: frozenset[int]  # clients whose answer is disclosed
     means: Means  # by which the others' answers are computed
@@ -96,7 +92,6 @@ class PropertyInference(Inference):
         shadow_clients: their number, where answers are learned.
         steps: the most steps of the training of one, of 16 images each; it ends where the running mean of its loss is below
             0.15 of the first.
-        mechanism: of shadow clients' entangled uploads; the protocol is public.
         encodings: of mixtures: ``sent``, so that they disclose classes, or ``hidden``, so that classes are learned from the
             mixture alone (the adaptive attack on ``hide-labels``).
     """
@@ -104,7 +99,6 @@ class PropertyInference(Inference):
     question: Property = "majority"
     shadow_clients: Annotated[int, Ge(2)] = 32
     steps: Annotated[int, Ge(1)] = 200
-    mechanism: Mechanism = "RAP"
     encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
@@ -143,12 +137,12 @@ class PropertyInference(Inference):
         """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
         return counts > 0 if question == "holds" else counts == counts.max()
 
-    def read_off(self, disclosed: Said, question: Property, n_classes: int) -> Tensor | None:
+    def read_off(self, disclosed: Said, n_classes: int) -> Tensor | None:
         """Return a score ``(C,)`` of 0 or 1 for each class where a client disclosed the answer; else None."""
         if disclosed.counts is not None:
             counts = torch.tensor([disclosed.counts.get(label, 0) for label in range(n_classes)])
-            return self.answers(counts, question).double()
-        if question == "holds" and disclosed.classes is not None:
+            return self.answers(counts, self.question).double()
+        if self.question == "holds" and disclosed.classes is not None:
             return torch.isin(torch.arange(n_classes), torch.tensor(disclosed.classes, dtype=torch.int64)).double()
         return None
 
@@ -158,7 +152,7 @@ class PropertyInference(Inference):
         shares, learned, source = self._compute(problem, inquiry)
         scores = {}
         for client, seen in problem.uploads.items():
-            certain = self.read_off(inquiry.disclosed[client], inquiry.question, n_classes)
+            certain = self.read_off(inquiry.disclosed[client], n_classes)
             if client in inquiry.compared:
                 values = inquiry.compared[client][1]
             elif certain is not None:
@@ -168,7 +162,7 @@ class PropertyInference(Inference):
             elif learned is not None:
                 values = learned(describe(seen, n_classes, hidden=hidden)[1])
                 # One class of a client has the majority, so its classes compete with one another.
-                values = values.log_softmax(0) if inquiry.question == "majority" else values
+                values = values.log_softmax(0) if self.question == "majority" else values
             else:
                 values = torch.zeros(len(inquiry.classes[client]), dtype=torch.float64)
             scores[client] = values
@@ -185,9 +179,8 @@ class PropertyInference(Inference):
         if inquiry.compared:
             return None, None, f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
         if len(inquiry.certain) == len(uploads):
-            newest = (said((seen.upload,)) for seen in uploads.values())
-            at_once = all(self.read_off(item, inquiry.question, knowledge.n_classes) is not None for item in newest)
-            return None, None, IN_CLEAR[0] if at_once else IN_CLEAR[1]
+            newest = (self.read_off(said((seen.upload,)), knowledge.n_classes) for seen in uploads.values())
+            return None, None, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
         some = f"{IN_CLEAR[1]} of {len(inquiry.certain)} clients, and " if inquiry.certain else ""
         if inquiry.means == "gradients":
             return shares_by_gradients(problem), None, some + BY_GRADIENTS
@@ -197,7 +190,7 @@ class PropertyInference(Inference):
         if shares is not None:
             return shares, None, some + BY_DEVIATION
         like = next(seen for client, seen in uploads.items() if client not in inquiry.certain)
-        self._refuse_unlearnable(problem, like, inquiry.question, bool(inquiry.certain))
+        self._refuse_unlearnable(problem, like, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
             return None, None, f"{some}nothing for the others"
         simulated = shadow_clients(
@@ -207,13 +200,12 @@ class PropertyInference(Inference):
             self.shadow_clients,
             problem.seed,
             training=ShadowTraining(epochs=30, batch_size=16, learning_rate=2e-3, steps=self.steps, enough=0.15),
-            mechanism=self.mechanism,
         )
         described, wanted = [], []
         for seen, counts in simulated:
             classes, rows = describe(seen, knowledge.n_classes, hidden=self.encodings == "hidden")
             described.append(rows)
-            wanted.append(self.answers(counts, inquiry.question)[classes])
+            wanted.append(self.answers(counts, self.question)[classes])
             if problem.progress is not None:
                 problem.progress(len(described), self.shadow_clients)
         return None, learn(torch.cat(described), torch.cat(wanted)), f"{some}{len(described)} shadow clients"
@@ -224,15 +216,11 @@ class PropertyInference(Inference):
         if self.encodings == "hidden" and all(MIXTURES.first(seen.upload) is not None for seen in uploads.values()):
             disclosed = dict.fromkeys(disclosed, Said(None, None))
         n_classes, means, compared = knowledge.n_classes, self._means(problem), _compared_answers(problem)
-
-        def in_clear(question: Property) -> frozenset[int]:
-            return frozenset(k for k in disclosed if self.read_off(disclosed[k], question, n_classes) is not None)
-
-        question = self.question
-        certain, classes = in_clear(question), {}
+        certain = frozenset(k for k, said_ in disclosed.items() if self.read_off(said_, n_classes) is not None)
+        classes = {}
         for client, seen in uploads.items():
             if client not in certain and not compared and means == "learned":
-                self._refuse_unlearnable(problem, seen, question, bool(certain))
+                self._refuse_unlearnable(problem, seen, bool(certain))
             if client in compared:
                 classes[client] = compared[client][0]
             elif client in certain or means in ("gradients", "biases"):
@@ -240,7 +228,12 @@ class PropertyInference(Inference):
             else:
                 classes[client] = named_classes(seen, n_classes, hidden=self.encodings == "hidden")
         return Inquiry(
-            classes=classes, question=question, disclosed=disclosed, certain=certain, means=means, compared=compared
+            classes=classes,
+            question=self.question,
+            disclosed=disclosed,
+            certain=certain,
+            means=means,
+            compared=compared,
         )
 
     def _means(self, problem: InferenceProblem) -> Means:
@@ -258,14 +251,12 @@ class PropertyInference(Inference):
                 return "biases"
         return "learned"
 
-    def _refuse_unlearnable(
-        self, problem: InferenceProblem, seen: Observation, question: Property, some_certain: bool
-    ) -> None:
+    def _refuse_unlearnable(self, problem: InferenceProblem, seen: Observation, some_certain: bool) -> None:
         """Refuse an upload whose answer is not disclosed where it cannot be learned."""
-        public = problem.knowledge.public_labels
+        public, question = problem.knowledge.public_labels, QUESTIONS[self.question]
         if public is None and not some_certain:
             raise UserError(
-                f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker has "
+                f"property: no stored upload says in clear what is asked ({question}), and the attacker has "
                 f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and public N"
             )
         if public is not None and len(public) < LEAST_IMAGES:
@@ -273,9 +264,8 @@ class PropertyInference(Inference):
                 f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with public N"
             )
         if public is not None and AVERAGES.first(seen.upload) is None:
-            raise UserError(
-                f"property: {upload_holds(seen)}; {QUESTIONS[question]} is learned from prototypes and entangled vectors"
-            )
+            learned = f"{question} is learned from prototypes and entangled vectors"
+            raise UserError(f"property: {upload_holds(seen)}; {learned}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,8 +325,7 @@ def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]
 def class_similarity(matrix: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     """Return the mean similarity of two images of each class ``(C,)``, float64; NaN for a class of fewer than two.
 
-    The kernel ``(L, L)`` of images of classes ``labels`` ``(L,)`` is centred and divided by the mean of its diagonal, so
-    that neither an offset nor the length of representations counts.
+    Of the kernel ``(L, L)`` of images of classes ``(L,)``, centred, over the mean of its diagonal.
     """
     similar = centred(matrix.double().cpu())
     similar = similar / similar.diagonal().mean().clamp_min(1e-9)
@@ -352,7 +341,7 @@ def kernel_class_scores(
     """Return for each client the classes that can be asked about ``(k,)`` and their scores ``(k,)``, float64.
 
     A score says by how many standard deviations of the other clients' the images of a class are more alike, less the mean
-    over classes. The attacker's own images, of the classes ``labels``, include those that were broadcast to the clients.
+    over classes. ``images``, of ``labels``, are the attacker's own, broadcast ones among them.
     """
     rows = []
     for seen in uploads.values():
@@ -424,12 +413,9 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
 
 def _rounds_of_means(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
     """Return a client's uploads of means with their grants: of mixtures all, else the newest."""
-    seen = problem.uploads_of(client)
-    if MIXTURES.first(problem.uploads[client].upload) is None:
-        seen = seen[-1:]
-    return [
-        (item, known) for item, known in seen if MEANS.first(item.upload) is not None and client in known.extractors
-    ]
+    mixed = MIXTURES.first(problem.uploads[client].upload) is not None
+    seen = problem.uploads_of(client)[0 if mixed else -1 :]
+    return [pair for pair in seen if MEANS.first(pair[0].upload) is not None and client in pair[1].extractors]
 
 
 # ---------------------------------------------------------------- learned from simulated clients
@@ -439,15 +425,9 @@ Learned = Callable[[Tensor], Tensor]
 
 
 def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
-    """Return classes ``(k,)``, by :func:`named_classes`, and features of each ``(k, f)``, float64.
-
-    f depends on the kind of upload and on whether a classifier was broadcast, not on the client. With ``hidden`` the label
-    encoding of a mixture is ignored.
-    """
-    head, classes = (
-        find_payload(observation.broadcast, Classifier),
-        named_classes(observation, n_classes, hidden=hidden),
-    )
+    """Return classes ``(k,)``, by :func:`named_classes`, and features of each ``(k, f)``, float64, as for all clients."""
+    head = find_payload(observation.broadcast, Classifier)
+    classes = named_classes(observation, n_classes, hidden=hidden)
     mixed, means = find_payload(observation.upload, Entangled), find_payload(observation.upload, Prototypes)
     if means is not None:
         rows = means.features.cpu()[means.classes.cpu().argsort()]

@@ -31,11 +31,10 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, Stages, ThreatModel
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, images_to_train_on
+from fedpriv.attacks.priors.pixels import PixelPrior, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
     SpectralPrior,
-    SpectralSettings,
     centres_of,
     has_own_images,
     has_spectrum,
@@ -304,10 +303,10 @@ class DecoderInversion(Attack):
                 centres = (centres_of(inside.images, inside.labels, wanted) + decoded) / 2
             spectrum = spectrum_for(problem.knowledge, problem.trained).to(decoded.device)
             frame = Frame(centres.unsqueeze(1), spectrum)
-            prior = SpectralPrior(frame.points(decoded.unsqueeze(1))[:, 0], frame, SpectralSettings())
+            prior = SpectralPrior(frame.points(decoded.unsqueeze(1))[:, 0], frame)
             rate = _RATE * math.sqrt(min(1.0, steps / _FULL))
         else:
-            prior, rate = PixelPrior(decoded, PixelSettings().total_variation), _PIXEL_RATE
+            prior, rate = PixelPrior(decoded), _PIXEL_RATE
 
         @Last
         def goals(which: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import TRIED, DecoderInversion, Pairs, decoder_seed, defenses_of, divided, worth
 from fedpriv.attacks.inversion.vector import FITS, Fitting, fit_targets, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, ThreatModel
-from fedpriv.attacks.priors.pixels import Denoiser, DenoiserTraining, LearnedImages, LearnedSettings, own_denoiser
+from fedpriv.attacks.priors.pixels import WIDTH, Denoiser, LearnedImages, own_denoiser
 from fedpriv.attacks.search.candidates import Row
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.uploads.kinds import CLASS_MEANS, SEPARATE
@@ -36,15 +36,11 @@ class LearnedInversion(Fitting, Attack):
 
     Attributes:
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
-        prior: what holds pixels back.
-        denoiser: how the denoiser is trained, once for a run; for ``iterations`` steps at most.
     """
 
     iterations: Annotated[int, Ge(1)] = 300
     learning_rate: Annotated[float, Gt(0)] = 0.05
-    fits: Annotated[float, Ge(0)] = FITS
-    prior: LearnedSettings = LearnedSettings()
-    denoiser: DenoiserTraining = DenoiserTraining()
+    fits = FITS
 
     name = "learned"
     summary = "an image with the uploaded representation, under a trained denoiser"
@@ -66,12 +62,8 @@ class LearnedInversion(Fitting, Attack):
         return "decoder"
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Train, unless that is done, and fit.
-
-        Raises:
-            UserError: when extractors or images are missing, there are too few images, or a target is not there.
-        """
-        denoiser = own_denoiser(self.name, problem, self.denoiser, self.iterations)
+        """Train, unless that is done, and fit; refuse missing extractors, images or targets, and too few images."""
+        denoiser = own_denoiser(self.name, problem, self.iterations)
         worths = {client: self._worth(problem, client, denoiser) for client in problem.clients}
         decoded = _decoded(problem)
         solved = self._solve(problem, decoded, denoiser)
@@ -93,10 +85,10 @@ class LearnedInversion(Fitting, Attack):
 
         def prior(rows: Sequence[Row]) -> Prior:
             start = begin[[row.position for row in rows], 0]
-            return LearnedImages(start, denoiser, self.denoiser.noise, self.prior)
+            return LearnedImages(start, denoiser)
 
         channels, height, width = problem.knowledge.image_shape
-        size = 4 * (200 * max(channels, 16) + 20 * self.denoiser.width) * height * width
+        size = 4 * (200 * max(channels, 16) + 20 * WIDTH) * height * width
         vectors = uploaded_vectors(problem)
         return fit_targets(problem, prior, vector_distance(problem), self.schedule, size, features=vectors)
 
@@ -116,9 +108,8 @@ class LearnedInversion(Fitting, Attack):
             decoded = _decoded(trial)
             return worth(decoded, self._solve(trial, decoded, denoiser).images, known[:, None])
 
-        return problem.trained.get(
-            ("learned worth", self, problem.seed, Same(extractor), Same(images), Same(defended)), learn
-        )
+        key = ("learned worth", self, problem.seed, Same(extractor), Same(images), Same(defended))
+        return problem.trained.get(key, learn)
 
 
 def _decoded(problem: AttackProblem) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
+from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
 from fedpriv.attacks.inputs.targets import kinds_in, observation_of
 from fedpriv.attacks.observation import Observation, TargetId
@@ -219,9 +219,7 @@ def shadow_clients(
     n_classes: int,
     number: int,
     seed: int,
-    *,
     training: ShadowTraining,
-    mechanism: Mechanism,
 ) -> Iterator[tuple[Observation, Tensor]]:
     """Yield what simulated clients upload, of the kind and width of ``like``, and their images of each class ``(C,)``."""
     widths = [
@@ -249,7 +247,7 @@ def shadow_clients(
         train_substitute(model, samples, loss, training, rng)
         with torch.no_grad():
             features = torch.cat([model.eval().represent(part) for part in samples.images.split(256)])
-        upload = _upload(features, samples.labels, n_classes, like, mechanism, rng)
+        upload = _upload(features, samples.labels, n_classes, like, rng)
         counts = torch.bincount(samples.labels.cpu(), minlength=n_classes)
         yield Observation(like.round, -1 - position, (upload,), like.broadcast), counts
 
@@ -267,12 +265,10 @@ def _draw_images(labels: Tensor, n_classes: int, number: int, rng: torch.Generat
     return index if len(index) > 1 else torch.randperm(len(labels), generator=rng)[:2]
 
 
-def _upload(
-    features: Tensor, labels: Tensor, n_classes: int, like: Observation, mechanism: Mechanism, rng: torch.Generator
-) -> Payload:
-    """Return means or a mixture of representations ``(n, d)`` of classes ``(n,)``."""
+def _upload(features: Tensor, labels: Tensor, n_classes: int, like: Observation, rng: torch.Generator) -> Payload:
+    """Return means, or a mixture by FedRE's RAP, of representations ``(n, d)`` of classes ``(n,)``."""
     if MIXTURES.first(like.upload) is not None:
-        weights = sample_weights(labels, mechanism, rng)
+        weights = sample_weights(labels, "RAP", rng)
         return Entangled(*(value.cpu() for value in entangle(features, labels, weights, n_classes)))
     if CLASS_MEANS.first(like.upload) is not None:
         classes = labels.unique()

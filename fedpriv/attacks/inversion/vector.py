@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -23,8 +23,8 @@ from fedpriv.attacks.inputs.outputs import output_distance, uploaded_output
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.priors.spectral import SpectralPrior, SpectralSettings, drawn_points, frame_of, has_spectrum
+from fedpriv.attacks.priors.pixels import PixelPrior
+from fedpriv.attacks.priors.spectral import SpectralPrior, drawn_points, frame_of, has_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
@@ -36,11 +36,7 @@ from fedpriv.util.seeds import Last
 ImageShape = tuple[int, int, int]
 
 FITS = 3e-3
-"""Relative feature distance at which an image counts as found: such a search did not stop for lack of steps.
-
-An image 25 dB of PSNR from the one that a vector was computed from lies farther than this more often than not, and of
-images 20 dB from it nine in ten do (``docs/attacks/dip.md``).
-"""
+"""Relative feature distance at which an image counts as found: images 20 dB from the true one lie farther, nine in ten."""
 
 
 def uploaded_vectors(problem: AttackProblem, kinds: Kinds = VECTORS) -> Tensor:
@@ -54,15 +50,11 @@ def vector_distance(
 ) -> TargetDistance:
     """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector.
 
-    Each upload holds one payload of the kinds.
-
-    Raises:
-        UserError: when an extractor is missing, or a target is not there.
+    Refuses a missing extractor or target. Each upload holds one payload of the kinds.
     """
-    knowledge, targets = problem.knowledge, problem.targets
-    require_extractors(knowledge, targets)
-    vectors = uploaded_vectors(problem, kinds)
-    clients, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
+    require_extractors(problem.knowledge, problem.targets)
+    vectors, extracted = uploaded_vectors(problem, kinds), OwnExtractors(problem.knowledge)
+    clients = torch.tensor([target.client for target in problem.targets])
 
     @Last
     def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,7 +111,7 @@ class Fitting:
         learning_rate: Adam's step size.
         tolerance: objective below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
-        fits: distance to what was observed, penalties aside, at which a row counts as converged; it goes on all the same.
+        fits: distance to what was observed, penalties aside, at which a row counts as converged; no option.
     """
 
     iterations: Annotated[int, Ge(1)] = 800
@@ -127,14 +119,13 @@ class Fitting:
     learning_rate: Annotated[float, Gt(0)] = 5e-3
     tolerance: Annotated[float, Ge(0)] = 5e-4
     patience: Annotated[int, Ge(1)] = 300
-    fits: Annotated[float, Ge(0)] = 0.0
+    fits: ClassVar[float] = 0.0
 
     @property
     def schedule(self) -> Schedule:
         """The optimisation of a row: Adam until the row is near enough or stands still."""
-        return Schedule(
-            self.iterations, self.learning_rate, tolerance=self.tolerance, patience=self.patience, fits=self.fits
-        )
+        rate, stop = self.learning_rate, self.tolerance
+        return Schedule(self.iterations, rate, tolerance=stop, patience=self.patience, fits=self.fits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +231,7 @@ class DipInversion(DipFitting, VectorInversion):
     iterations: Annotated[int, Ge(1)] = 300
     learning_rate: Annotated[float, Gt(0)] = 3e-2
     tolerance: Annotated[float, Ge(0)] = 2e-4
-    fits: Annotated[float, Ge(0)] = FITS
+    fits = FITS
     generator: Hourglass = Hourglass(channels=(8, 16, 32), input_channels=16)
 
     name = "dip"
@@ -263,7 +254,7 @@ class JointInversion(DipFitting, VectorInversion):
 
     iterations: Annotated[int, Ge(1)] = 1000
     most: Annotated[int, Ge(1)] = 4
-    fits: Annotated[float, Ge(0)] = FITS
+    fits = FITS
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
@@ -325,14 +316,15 @@ class JointInversion(DipFitting, VectorInversion):
         return replace(solved, images=solved.images[:, turns], labels=solved.labels[:, turns])
 
 
-_LONG, _SMALL = 300, 32 * 32
-"""Steps of a search over pixels from which on, and pixels up to which, it takes its full first step."""
+_LONG, _SMALL, _OF_PIXELS = 300, 32 * 32, 2 / 3
+"""Steps of a search over pixels from which on, and pixels up to which, it takes its full first step; the step size over
+pixels, as a share of that in coordinates of a spectrum."""
 
-_OF_PIXELS = 2 / 3
-"""Step size over pixels, as a share of that in coordinates of a spectrum."""
+_TRIAL, _TRIED = 0.2, 60
+"""Share of the iterations that choose the start that goes on; steps in which something can be seen of where it leads."""
 
-_TRIED = 60
-"""Steps of a start, while its step size is large, in which something can be seen of where it leads."""
+_NOISE = 0.1
+"""Standard deviation of pixels to start from around mid-grey."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,26 +337,19 @@ class PixelInversion(VectorInversion):
     Attributes:
         iterations: evaluations of the objective a target, of all its starts together.
         restarts: starts a target; fewer where the iterations are too few to choose among so many.
-        trial: share of the iterations that choose the start that goes on.
         patience: steps without 1 % gain after which a start ends.
         learning_rate: Adam's first step size in a search of 300 steps or more of up to 32 x 32 pixels, in proportion less
             in a shorter one or for larger images; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a candidate is finished, and converged.
-        coordinates: ``spectrum``, or ``pixels`` as in the paper; ``auto`` takes pixels where ``pixels`` is given, and for
-            images of fewer than 16 x 16.
-        spectrum: what holds coordinates of a spectrum back.
-        pixels: what holds pixels back.
+        coordinates: ``spectrum``, or ``pixels`` as in the paper; ``auto`` takes pixels for images of fewer than 16 x 16.
     """
 
     iterations: Annotated[int, Ge(1)] = 3000
     restarts: Annotated[int, Ge(1)] = 4
-    trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.3
     patience: Annotated[int, Ge(1)] = 3000
-    fits: Annotated[float, Ge(0)] = FITS
+    fits = FITS
     coordinates: Literal["auto", "spectrum", "pixels"] = "auto"
-    spectrum: SpectralSettings = SpectralSettings()
-    pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
     summary = "an image with the uploaded representation, searched under a simple prior"
@@ -372,13 +357,11 @@ class PixelInversion(VectorInversion):
 
     def framed(self, image_shape: ImageShape) -> bool:
         """True where coordinates of images of this shape are those of a spectrum."""
-        if self.coordinates != "auto":
-            return self.coordinates == "spectrum"
-        return self.pixels == PixelSettings() and has_spectrum(image_shape)
+        return has_spectrum(image_shape) if self.coordinates == "auto" else self.coordinates == "spectrum"
 
     def plan(self, image_shape: ImageShape) -> tuple[Schedule, int]:
         """Return Adam with a step size that falls to zero, and the rows of a target of which fewer and fewer go on."""
-        rungs = ladder(self.restarts, self.iterations, self.trial, _TRIED)
+        rungs = ladder(self.restarts, self.iterations, _TRIAL, _TRIED)
         *ends, steps = accumulate(rung.iterations for rung in rungs)
         rate = self.learning_rate * min(1.0, steps / _LONG)
         if not self.framed(image_shape):
@@ -392,11 +375,10 @@ class PixelInversion(VectorInversion):
         draws, image_shape = [row.generator(problem.seed) for row in rows], problem.knowledge.image_shape
         if not self.framed(image_shape):
             noise = torch.stack([torch.randn(image_shape, generator=draw) for draw in draws])
-            start = (0.5 + self.pixels.start_noise * noise).clamp(0, 1).to(problem.device)
-            return PixelPrior(start, self.pixels.total_variation)
+            return PixelPrior((0.5 + _NOISE * noise).clamp(0, 1).to(problem.device))
         labels = torch.tensor([[row.target.label] for row in rows], device=problem.device)
         frame = frame_of(problem.knowledge, problem.trained, labels)
-        return SpectralPrior(drawn_points(draws, frame, self.spectrum.start_noise), frame, self.spectrum)
+        return SpectralPrior(drawn_points(draws, frame), frame)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one image's way through an extractor and back."""

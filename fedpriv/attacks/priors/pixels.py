@@ -11,11 +11,8 @@ network learns what small neighbourhoods look like, at which total variation onl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,7 +26,14 @@ from fedpriv.util.seeds import derive_seed, generator, global_seed
 LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
 
-_TINY = 1e-8
+WIDTH, _NOISE = 24, 0.03
+"""Channels of a denoiser's finest maps (coarser ones have two and four times as many); standard deviation of its noise."""
+
+_STEPS, _BATCH, _RATE = 200, 16, 2e-3
+"""Of its training by Adam: steps at most, images a step, and first step size, which falls to zero along half a cosine."""
+
+_STRANGE, _TINY = 0.006, 1e-8
+"""Weight of what a denoiser changes, squared, in units of its noise, in a search for one image; least square of a root."""
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -45,23 +49,10 @@ def total_variation(images: Tensor) -> Tensor:
     return lengths.sum(1).mean((1, 2))
 
 
-@dataclass(frozen=True)
-class PixelSettings:
-    """Settings of a search over pixels.
-
-    Attributes:
-        total_variation: weight of :func:`total_variation`.
-        start_noise: standard deviation of the Gaussian noise around mid-grey to start from.
-    """
-
-    total_variation: Annotated[float, Ge(0)] = 0.02
-    start_noise: Annotated[float, Ge(0)] = 0.1
-
-
 class PixelPrior(Prior):
-    """The pixels of N rows, from images ``(N, c, h, w)`` on, under so much total variation."""
+    """The pixels of N rows, from images ``(N, c, h, w)`` on, under total variation of a weight."""
 
-    def __init__(self, start: Tensor, variation: float) -> None:
+    def __init__(self, start: Tensor, variation: float = 0.02) -> None:
         self._variation = variation
         self.parameters = [start.clone().requires_grad_()]
 
@@ -79,35 +70,15 @@ class PixelPrior(Prior):
         self.parameters[0].clamp_(0, 1)
 
 
-@dataclass(frozen=True)
-class DenoiserTraining:
-    """The training of a denoiser: Adam on the mean squared error of what it takes for noise.
-
-    Attributes:
-        noise: standard deviation of the noise, in pixel values of [0, 1].
-        iterations: steps.
-        width: channels of the finest maps; coarser ones have two and four times as many.
-        batch_size: images a step, half of them mirrored.
-        learning_rate: first step size, which falls to zero along half a cosine.
-    """
-
-    noise: Annotated[float, Gt(0)] = 0.03
-    iterations: Annotated[int, Ge(1)] = 200
-    width: Annotated[int, Ge(1)] = 24
-    batch_size: Annotated[int, Ge(2)] = 16
-    learning_rate: Annotated[float, Gt(0)] = 2e-3
-
-
 class Denoiser(nn.Module):
-    """A network that takes noise of standard deviation ``noise`` off images ``(n, c, h, w)``; starts as the identity.
+    """A network that takes noise off images ``(n, c, h, w)``; starts as the identity.
 
-    Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating; finest maps have
-    ``width`` channels. It gives the noise, in units of its standard deviation, which is taken from the image.
+    Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating. It gives the noise,
+    in units of its standard deviation, which is taken from the image.
     """
 
-    def __init__(self, channels: int, width: int, noise: float) -> None:
+    def __init__(self, channels: int, width: int = WIDTH) -> None:
         super().__init__()
-        self.level = noise
 
         def convolution(before: int, after: int, stride: int = 1) -> nn.Conv2d:
             return nn.Conv2d(before, after, 3, stride=stride, padding=1)
@@ -129,33 +100,31 @@ class Denoiser(nn.Module):
         coarse = self.narrow(self.quarter(middle).relu()).relu()
         middle = self.mix(functional.interpolate(coarse, size=middle.shape[-2:]) + middle).relu()
         fine = (functional.interpolate(self.widen(middle), size=fine.shape[-2:]) + fine).relu()
-        cleaner: Tensor = images - self.level * self.noise(fine)
+        cleaner: Tensor = images - _NOISE * self.noise(fine)
         return cleaner
 
 
-def train_denoiser(images: Tensor, training: DenoiserTraining, seed: int) -> Denoiser:
-    """Train a denoiser on images ``(n, c, h, w)`` in [0, 1]; ``seed`` draws weights, the order of images, and the noise."""
+def train_denoiser(images: Tensor, iterations: int, seed: int) -> Denoiser:
+    """Train a denoiser on images ``(n, c, h, w)`` in [0, 1], half of them mirrored, by Adam on the mean squared error.
+
+    ``seed`` draws weights, the order of images, and the noise.
+    """
     with global_seed(derive_seed(seed, "denoiser weights")):
-        network = Denoiser(images.shape[1], training.width, training.noise).to(images.device)
+        network = Denoiser(images.shape[1]).to(images.device)
     draws = generator(seed, "denoiser pairs")
     with fastest_order(network, functional.mse_loss) as ordered:
-        optimiser = Adam(network.parameters(), training.learning_rate, fused=True)
-        for step in range(training.iterations):
-            drawn = torch.randint(len(images), (training.batch_size,), generator=draws).to(images.device)
-            clean = images[drawn]
+        optimiser = Adam(network.parameters(), _RATE, fused=True)
+        for step in range(iterations):
+            clean = images[torch.randint(len(images), (_BATCH,), generator=draws).to(images.device)]
             clean = torch.cat([clean[::2], clean[1::2].flip(3)])
-            noise = training.noise * torch.randn(clean.shape, generator=draws).to(images.device)
-            optimiser.pace(training.learning_rate * cooling(step / training.iterations))
-            optimiser.descend(functional.mse_loss(network(ordered(clean + noise)), clean) / training.noise**2)
+            noise = _NOISE * torch.randn(clean.shape, generator=draws).to(images.device)
+            optimiser.pace(_RATE * cooling(step / iterations))
+            optimiser.descend(functional.mse_loss(network(ordered(clean + noise)), clean) / _NOISE**2)
     return network.eval().requires_grad_(False)
 
 
 def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
-    """Return the attacker's own images.
-
-    Raises:
-        UserError: where an attack has too few to train on.
-    """
+    """Return the attacker's own images; refuse too few to train on."""
     images = knowledge.public_images
     if images is None or len(images) < LEAST_IMAGES:
         raise UserError(
@@ -165,52 +134,31 @@ def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
     return images
 
 
-def own_denoiser(attack: str, problem: AttackProblem, training: DenoiserTraining, search: int) -> Denoiser:
-    """Return the denoiser of a run, trained once on the attacker's own images for all attacks.
+def own_denoiser(attack: str, problem: AttackProblem, search: int) -> Denoiser:
+    """Return the denoiser of a run, trained once on the attacker's own images for all attacks; refuse too few images.
 
     It is trained for as many steps as the ``search`` has iterations at most: a small budget does not go to training alone.
-
-    Raises:
-        UserError: where the attacker has too few images.
     """
-    images = images_to_train_on(attack, problem.knowledge)
-    seed = derive_seed(problem.seed, "denoiser")
-    training = replace(training, iterations=min(training.iterations, search))
-    return problem.trained.get(
-        ("denoiser", training, seed, Same(images), problem.device),
-        lambda: train_denoiser(images.to(problem.device), training, seed),
-    )
+    images, seed = images_to_train_on(attack, problem.knowledge), derive_seed(problem.seed, "denoiser")
+    steps = min(_STEPS, search)
+    key = ("denoiser", steps, seed, Same(images), problem.device)
+    return problem.trained.get(key, lambda: train_denoiser(images.to(problem.device), steps, seed))
 
 
-def strangeness(images: Tensor, denoiser: Callable[[Tensor], Tensor], noise: float) -> Tensor:
+def strangeness(images: Tensor, denoiser: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the mean of ``(x - D(x))^2 / noise^2`` of each image ``(N, c, h, w)``: ``(N,)``; D(x) has no derivative."""
     with torch.no_grad():
         cleaner = denoiser(images)
-    return (images - cleaner).square().flatten(1).mean(1) / noise**2
-
-
-@dataclass(frozen=True)
-class LearnedSettings:
-    """Weights of the penalties that hold pixels back.
-
-    Attributes:
-        weight: of what the denoiser changes, squared, in units of its noise.
-        total_variation: weight of :func:`total_variation` beside it.
-    """
-
-    weight: Annotated[float, Ge(0)] = 0.006
-    total_variation: Annotated[float, Ge(0)] = 0.01
+    return (images - cleaner).square().flatten(1).mean(1) / _NOISE**2
 
 
 class LearnedImages(PixelPrior):
-    """Pixels that a denoiser of noise with a standard deviation ``noise`` holds back, from images ``(N, c, h, w)`` on."""
+    """Pixels that a denoiser and total variation hold back, from images ``(N, c, h, w)`` on."""
 
-    def __init__(
-        self, start: Tensor, denoiser: Callable[[Tensor], Tensor], noise: float, settings: LearnedSettings
-    ) -> None:
-        super().__init__(start, settings.total_variation)
-        self._denoiser, self._noise, self._weight = denoiser, noise, settings.weight
+    def __init__(self, start: Tensor, denoiser: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(start, 0.01)
+        self._denoiser = denoiser
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted strangeness and total variation of each image ``(n,)``."""
-        return self._weight * strangeness(images, self._denoiser, self._noise) + super().penalty(images, rows)
+        return _STRANGE * strangeness(images, self._denoiser) + super().penalty(images, rows)

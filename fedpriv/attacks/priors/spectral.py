@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
@@ -31,6 +29,9 @@ _POWER = 2.25  # with which the variance of images in general falls with the fre
 _COLOUR = 0.06  # share of a colour difference's variance in that of brightness
 _LEAST = 1e-6  # variance of a coordinate at least, in pixel values squared
 _LEAST_SIDE = 16  # pixels of a side from which images have a spectrum to speak of
+_UNLIKELY, _SMOOTH = 0.05, 0.03  # first weights of coordinates' mean square and of total variation in a search
+DECAY = 0.2  # what weights of penalties are multiplied by after 3/8, 5/8 and 7/8 of the iterations
+_START = 0.02  # standard deviation of coordinates to start from
 _OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))  # brightness, red against blue, green against both
 
 
@@ -166,35 +167,18 @@ def drops(progress: float) -> int:
     return sum(progress >= share for share in (3 / 8, 5 / 8, 7 / 8))
 
 
-@dataclass(frozen=True)
-class SpectralSettings:
-    """Penalties of a search in coordinates of a spectrum.
-
-    Attributes:
-        unlikely: first weight of the mean square of an image's coordinates.
-        total_variation: first weight of :func:`fedpriv.attacks.priors.pixels.total_variation` beside it.
-        decay: what both are multiplied by after 3/8, 5/8 and 7/8 of the iterations.
-        start_noise: standard deviation of the coordinates to start from.
-    """
-
-    unlikely: Annotated[float, Ge(0)] = 0.05
-    total_variation: Annotated[float, Ge(0)] = 0.03
-    decay: Annotated[float, Ge(0), Le(1)] = 0.2
-    start_noise: Annotated[float, Ge(0)] = 0.02
-
-
-def drawn_points(generators: Sequence[torch.Generator], frame: Frame, deviation: float) -> Tensor:
+def drawn_points(generators: Sequence[torch.Generator], frame: Frame) -> Tensor:
     """Return coordinates ``(N, c, h, w)`` to start from, of normal noise that one CPU generator a row draws."""
     shape = frame.centres.shape[2:]
     noise = torch.stack([torch.randn(shape, generator=generator) for generator in generators])
-    return (deviation * noise).to(frame.centres.device)
+    return (_START * noise).to(frame.centres.device)
 
 
 class SpectralPrior(Prior):
     """The coordinates ``(N, c, h, w)`` of N rows of one image in a frame; images are clamped as they are shown."""
 
-    def __init__(self, start: Tensor, frame: Frame, settings: SpectralSettings) -> None:
-        self._whole, self._frame, self._settings = frame, frame, settings
+    def __init__(self, start: Tensor, frame: Frame) -> None:
+        self._whole = self._frame = frame
         self._centres: Last[Tensor, Tensor] = Last(lambda rows: frame.centres[rows.to(frame.centres.device), 0])
         self.parameters = [start.clone().requires_grad_()]
         self._share = 1.0
@@ -202,7 +186,7 @@ class SpectralPrior(Prior):
     def prepare(self, progress: float) -> Hashable:
         """Return the number of times that penalties have lost weight."""
         passed = drops(progress)
-        self._share = self._settings.decay**passed
+        self._share = DECAY**passed
         return passed
 
     def clean(self) -> Tensor:
@@ -213,8 +197,7 @@ class SpectralPrior(Prior):
         """Return the weighted total variation of each image and how unlikely it is, ``(n,)``."""
         points = self._whole.spectrum.points(images - self._centres(rows))
         unlikely = points.square().flatten(1).mean(1)
-        smooth = self._settings.total_variation * total_variation(images)
-        return self._share * smooth + self._share * self._settings.unlikely * unlikely
+        return self._share * (_SMOOTH * total_variation(images)) + self._share * _UNLIKELY * unlikely
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""

@@ -1,42 +1,27 @@
-"""No command follows a link where it writes in place, and what is private can be read by whom it should be alone."""
+"""What commands may do to folders: no link is followed, private files are private, and nothing of others is replaced."""
 
 import itertools
+import json
 import os
 import shutil
 
 import pytest
-from command_line import call
+from command_line import done, refused, words
 from federations import DIGITS
 
 from fedpriv.cli.main import run
+from fedpriv.util import files
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL, "--keep", "1", "--quiet"]
-PIXELS = [
-    "--target",
-    "prototype",
-    "--attack",
-    "pixels",
-    "--targets",
-    "2",
-    "--iterations",
-    "3",
-    "--workers",
-    "1",
-    "--quiet",
-]
+PIXELS = words("--target prototype --attack pixels --targets 2 --iterations 3 --workers 1 --quiet")
 AUDIT = ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL, "--quiet"]
 WORK = b"years of work\n"
 
 
-def interrupted(folder):
-    """A run as a process leaves it that was killed in its second round."""
-    (folder / "summary.json").unlink()
-    shutil.rmtree(folder / "checkpoints" / "round-0002")
-
-
 def make(home, *, umask, share=()):
-    before = os.umask(umask)
+    before, here = os.umask(umask), os.getcwd()
+    os.chdir(home)
     try:
         for command in (
             [*TRAIN, "--out", "runs/a", *share],
@@ -46,27 +31,25 @@ def make(home, *, umask, share=()):
             [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
         ):
             assert run(command) == 0, command
-        shutil.copytree(home / "runs" / "a", home / "half")
-        interrupted(home / "half")
+        shutil.copytree(
+            home / "runs" / "a", home / "half"
+        )  # as a process leaves it that was killed in its second round
+        (home / "half" / "summary.json").unlink()
+        shutil.rmtree(home / "half" / "checkpoints" / "round-0002")
     finally:
         os.umask(before)
+        os.chdir(here)
     return home
 
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("private")
-        patch.chdir(home)
-        return make(home, umask=0o022)
+    return make(tmp_path_factory.mktemp("private"), umask=0o022)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("shared")
-        patch.chdir(home)
-        return make(home, umask=0o077, share=["--share-group"])
+    return make(tmp_path_factory.mktemp("shared"), umask=0o077, share=["--share-group"])
 
 
 @pytest.fixture
@@ -113,8 +96,7 @@ def test_no_command_writes_through_a_link_and_a_refused_one_changes_nothing(home
             path.unlink(missing_ok=True)
             kind(target, path)
             there, held = contents(home), target.read_bytes()
-            code, _, err = call(capsys, *command)
-            assert (code, err.count("\n")) == (2, 1), (case, place, kind, err)
+            refused(capsys, *command)
             assert target.read_bytes() == held, (case, place, kind)
             assert contents(home) == there, (case, place, kind)
             path.unlink()
@@ -136,27 +118,22 @@ def modes(path):
 MADE = ("runs/a", "result", "page", "study", "half")
 
 
-def test_what_is_private_is_its_owner_s_alone_and_what_is_redacted_everybody_s(private):
-    """Of umask 022, which would let everybody read."""
-    assert {name: modes(private / name) for name in MADE} == dict.fromkeys(MADE, ({0o600}, {0o700}))
-    assert modes(private / "redacted") == ({0o644}, {0o755})
-
-
-def test_what_is_shared_is_the_group_s_as_well(shared):
-    """Of umask 077, which would let nobody read."""
-    assert {name: modes(shared / name) for name in MADE} == dict.fromkeys(MADE, ({0o640}, {0o750}))
-    assert modes(shared / "redacted") == ({0o644}, {0o755})
+def test_what_is_made_is_its_owner_s_alone_or_the_group_s_and_what_is_redacted_everybody_s(private, shared):
+    """Of umask 022, which would let everybody read, and of 077, which would let nobody."""
+    for home, file, folder in ((private, 0o600, 0o700), (shared, 0o640, 0o750)):
+        assert {name: modes(home / name) for name in MADE} == dict.fromkeys(MADE, ({file}, {folder}))
+        assert modes(home / "redacted") == ({0o644}, {0o755})
     assert (shared / "runs").stat().st_mode & 0o777 == 0o750  # else nobody would come as far as the run
 
 
 def test_going_on_keeps_the_modes_or_shares_all(shared, home, capsys):
     shutil.copytree(shared / "half", home / "goes-on")
     for name, flags in (("goes-on", []), ("half", ["--share-group"])):
-        assert call(capsys, "train", "--resume", "--out", name, "--quiet", *flags)[0] == 0
+        done(capsys, "train", "--resume", "--out", name, "--quiet", *flags)
         assert modes(home / name) == ({0o640}, {0o750})
     for command in (["score", "result"], ["audit", "--resume", "--out", "study", "--quiet"]):
         (home / command[-2 if "--quiet" in command else -1] / "notes.txt").write_text("mine")
-        assert call(capsys, *command, "--share-group")[0] == 0
+        done(capsys, *command, "--share-group")
     for name in ("result", "study"):
         (home / name / "notes.txt").chmod(0o600)
         (home / name / "notes.txt").rename(home / f"{name}.txt")
@@ -165,5 +142,50 @@ def test_going_on_keeps_the_modes_or_shares_all(shared, home, capsys):
 
 def test_a_folder_that_was_there_is_made_private_too(home, capsys):
     (home / "mine").mkdir(mode=0o755)
-    assert call(capsys, "report", "result", "--out", "mine", "--quiet")[0] == 0
+    done(capsys, "report", "result", "--out", "mine", "--quiet")
     assert modes(home / "mine") == ({0o600}, {0o700})
+
+
+# ---------------------------------------------------------------- out, force and resume
+
+COMMANDS = (TRAIN, ["attack", "--target", "entangled", *SMALL], ["report", "runs/a"], AUDIT)
+
+
+def test_force_never_removes_a_folder_that_only_looks_like_ours(home, capsys):
+    for decoy in ("config.json", "report.html", "study.json"):
+        (home / decoy / "src").mkdir(parents=True)
+        (home / decoy / decoy).write_text('{"name": "x"}')
+        (home / decoy / "src" / "thesis.tex").write_text("years of work")
+    before = contents(home)
+    for command, decoy in itertools.product(COMMANDS, ("config.json", "report.html", "study.json")):
+        err = refused(capsys, *command, "--out", decoy, "--force")
+        assert "holds files that fedpriv did not make" in err
+        assert contents(home) == before, (command, decoy)
+
+
+def test_force_replaces_a_run(home, capsys):
+    done(capsys, *TRAIN, "--seed", "1", "--out", "runs/a", "--force")
+    assert json.loads((home / "runs" / "a" / "config.json").read_text())["seed"] == 1
+
+
+def test_an_attack_never_writes_over_in_or_around_the_run_that_it_attacks(home, capsys):
+    (home / "link").symlink_to(home / "runs" / "a")
+    before = contents(home)
+    for out in ("runs/a", "runs/a/results", ".", "link"):
+        err = refused(capsys, "attack", "--run", "runs/a", *PIXELS, "--out", out, "--force")
+        assert f"out {out}: overlaps run runs/a" in err
+        assert contents(home) == before
+
+
+def test_a_report_never_writes_over_what_it_reports_on(home, capsys):
+    before = contents(home)
+    for out in ("runs/a", "runs/a/report"):
+        err = refused(capsys, "report", "runs/a", "--out", out, "--force")
+        assert f"out {out}: overlaps" in err
+    assert contents(home) == before
+
+
+def test_a_run_that_died_before_it_was_one_is_in_nobody_s_way(home, capsys):
+    files.mark(home / "early", "run")
+    (home / "early" / f".config.json.17{files.PARTIAL}").write_text("{")
+    done(capsys, *TRAIN, "--out", "early")
