@@ -25,9 +25,9 @@ from PIL import Image
 import fedpriv
 from fedpriv.attacks.inversion.decoder import DecoderInversion, Pairs, divided, train_decoder
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.floors import LABELS, NEAREST
+from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.metrics import psnr_of_mse, squared_errors
-from fedpriv.eval.records import ReconstructionRecord
+from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.score import BEYOND
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.sources.case import build_case

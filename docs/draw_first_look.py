@@ -18,8 +18,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedpriv.eval.floors import LABELS, guess
+from fedpriv.eval.floors import guess
 from fedpriv.eval.metrics import psnr
+from fedpriv.eval.records import LABELS
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 
 

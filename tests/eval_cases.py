@@ -28,7 +28,7 @@ from fedpriv.eval.records import (
     Seconds,
 )
 from fedpriv.eval.score import score
-from fedpriv.eval.storage import AttackRecord, save_attack
+from fedpriv.eval.storage import StoredAttack, save_attack
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
 from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
@@ -196,7 +196,7 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
     above = summary(gain, (gain - 0.5, gain + 0.5), Advantage, share_3db=0.0, best_floor="noise")
     clear = compared(mean=gain, p_value=1e-6 if gain - 0.5 > 0.5 else 0.9)
     record = attacked(clear, **shared, advantage_db=above)
-    return AttackRecord(Path(attack), None, None, None, about, record)
+    return StoredAttack(Path(attack), about, record)
 
 
 def compared(measure="images", mean=None, p_value=0.5, **changes):

@@ -47,25 +47,25 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_052,
+    "util": 2_035,
     "algebra": 459,
-    "datasets": 1_007,
+    "datasets": 1_016,
     "models": 816,
-    "uploads": 920,
-    "integrations": 1_142,
+    "uploads": 931,
+    "integrations": 1_077,
     "dp": 591,
-    "federation": 2_138,
-    "methods": 2_947,
+    "federation": 2_150,
+    "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 11_187,
-    "eval": 5_256,
+    "attacks": 11_191,
+    "eval": 5_290,
     "claims": 211,
-    "reports": 2_996,
+    "reports": 2_607,
     "cli": 954,
-    "pipeline": 1_703,
-    "sources": 2_780,
-    "api": 1_992,
-    "study": 2_575,
+    "pipeline": 1_705,
+    "sources": 2_777,
+    "api": 1_999,
+    "study": 2_405,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""

@@ -26,9 +26,8 @@ from fedpriv.eval.floors import SHUFFLED
 from fedpriv.eval.inference_case import InferenceCase, Ranked, area
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.membership import on_common_scale
-from fedpriv.eval.records import About, InferenceResult, Measure, Planted, Provenance, ReconstructionRecord
+from fedpriv.eval.records import ESTIMANDS, About, InferenceResult, Measure, Planted, Provenance, ReconstructionRecord
 from fedpriv.eval.score import image_comparisons, score
-from fedpriv.sources.truth import ESTIMANDS
 
 NULLS = ("as good as the baseline", "another client's image", "mean of the class")
 """Inversions that know nothing of the target."""

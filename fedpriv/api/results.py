@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
-from fedpriv.api.federations import PrivacyAudit, Run
 from fedpriv.api.named_code import verb
 from fedpriv.eval import storage
 from fedpriv.eval.answers import Answer, Result, page_answers
@@ -15,12 +14,9 @@ from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_infer
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
-from fedpriv.eval.score import score as score_attack
 from fedpriv.eval.words import sentence
-from fedpriv.pipeline.execute import draw
 from fedpriv.pipeline.result_folders import differences, each_once, is_or_was_attack, result_directories, unfinished
 from fedpriv.reports.attacks import result_items
-from fedpriv.reports.grid import grid_figure
 from fedpriv.reports.labels import strongest_first
 from fedpriv.reports.page import readable, table_rows
 from fedpriv.reports.report import html_table, load_scored, write_report, write_results
@@ -39,6 +35,8 @@ from fedpriv.util.parallel import SILENT, Listener
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
+
+    from fedpriv.api.federations import PrivacyAudit, Run
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class AttackResult(Tabular):
     @property
     def uploads(self) -> tuple[Subject, ...]:
         """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
-        attacks: dict[Path, Result] = {self.path / name: self.load(name) for name in self.records}
+        attacks: dict[Path, Result] = {self.path / name: storage.load_stored(self.path / name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
     def load(self, name: str | None = None) -> storage.AttackRecord:
@@ -98,14 +96,18 @@ class AttackResult(Tabular):
 
     def figure(self, name: str | None = None) -> Figure:
         """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
+        from fedpriv.reports.grid import grid_figure
+
         return grid_figure(self.load(name))
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the columns of ``results.csv``, one row an attack that returns images."""
-        return table_rows("results.csv", result_items([self.load(name) for name in self.records]))
+        return table_rows("results.csv", result_items([storage.load_stored(self.path / name) for name in self.records]))
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
         """Copy the result to a folder that stays, with its page, and return it from there."""
+        from fedpriv.pipeline.execute import draw
+
         for name in self.records:  # grids and page may have been left for later
             if not (self.path / name / "grid.png").is_file():
                 draw(self.load(name))
@@ -115,7 +117,7 @@ class AttackResult(Tabular):
         copy_folder(self.path, Path(out), "attacks", force=force)
         run = self.run
         if run is not None and self.path in run.path.parents:
-            run = Run(Path(out) / run.path.relative_to(self.path), code=run.code)
+            run = type(run)(Path(out) / run.path.relative_to(self.path), code=run.code)
         return AttackResult(Path(out), self.records, self.scores, self.notices, run)
 
     def __repr__(self) -> str:
@@ -127,16 +129,18 @@ class AttackResult(Tabular):
         return "".join(map(html_table, self.uploads)) + "".join(f"<p>{markup(line)}</p>" for line in self.notices)
 
 
-def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
-    """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several."""
-    item = isinstance(results, (str, Path, *kinds))
-    if not item and not isinstance(results, (list, tuple, set, frozenset)):
-        text = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
-        raise UserError(f"results={shown(results)}: expected {text}, or a list of these")
-    several = [results] if item else list(results)
+def given_folders(results: Any, kinds: tuple[str, ...] = ("AttackResult",)) -> list[Path]:
+    """Return the folders of results: objects of classes of these names, which know theirs, or paths; one or several."""
+
+    def known(value: object) -> bool:
+        return isinstance(value, (str, Path)) or type(value).__name__ in kinds
+
+    if not known(results) and not isinstance(results, (list, tuple, set, frozenset)):
+        raise UserError(f"results={shown(results)}: expected {' or '.join(kinds)} or a folder, or a list of these")
+    several = [results] if known(results) else list(results)
     if not several:
         raise UserError(f"results={shown(several)}: expected at least one")
-    return [each.path if isinstance(each, kinds) else given_path("results", each) for each in several]
+    return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
 
 
 # ---------------------------------------------------------------- scores anew
@@ -171,7 +175,7 @@ def score(
         raise UserError(f"seed={shown(seed)}: expected at least 0")
     rule, paths, records = (
         read_rule(redact),
-        given_folders(results, (AttackResult,)),
+        given_folders(results),
         dict[Path, ReconstructionRecord](),
     )
     directories: dict[Path, None] = {}
@@ -197,6 +201,9 @@ def score(
 
 
 def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord:
+    from fedpriv.eval.score import score as score_attack
+    from fedpriv.pipeline.execute import draw
+
     saved = storage.load_attack(directory, scores=False)
     truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
     if truths is None:
@@ -215,7 +222,7 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
 
 # ---------------------------------------------------------------- pages
 
-Reportable = AttackResult | Run | PrivacyAudit | str | Path
+Reportable: TypeAlias = "AttackResult | Run | PrivacyAudit | str | Path"
 
 
 @dataclass(frozen=True)
@@ -263,7 +270,7 @@ def report(
         settings: see :class:`Circumstances`; with ``redact`` everybody may read the report (docs/folders.md).
     """
     rule, out, listener = read_rule(redact), settings.get("out"), settings.get("listener", SILENT)
-    given = given_folders(results, (AttackResult, Run, PrivacyAudit))
+    given = given_folders(results, ("AttackResult", "Run", "PrivacyAudit"))
     result, empty = result_directories(given)
     studies, no_studies = readable(result["study"], read_results)
     attacks, no_attacks = readable(result["attack"], load_scored)
@@ -404,7 +411,7 @@ def compare(
 
 def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, dict[str, Any]]]:
     """Return every result in a folder by its place in it: its record, and how it was made."""
-    root = given_folders(given, (AttackResult,))[0]
+    root = given_folders(given)[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
     results = {}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
 
-from fedpriv.uploads.payloads import Message, PublicLoss
+from fedpriv.uploads.payloads import PublicLoss
 from fedpriv.util.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedpriv.uploads.payload import Message
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,10 @@ class ThreatModel:
     rounds_seen: int = 1
 
 
-Statistics = Mapping[str, tuple[Tensor, Tensor]]
+Statistics: TypeAlias = "Mapping[str, tuple[Tensor, Tensor]]"
 """Name of a batch norm -> mean ``(C,)`` and biased variance ``(C,)`` of what goes into it."""
 
-Rehearsal = Callable[[Tensor, int], Tensor]
+Rehearsal: TypeAlias = "Callable[[Tensor, int], Tensor]"
 """(rows ``(n, d)`` that an extractor gives, a seed) -> ``(n, d)`` that a client would have uploaded in their place."""
 
 
@@ -249,7 +253,7 @@ class Reconstruction:
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""
-        values: dict[str, Any] = {name: item for name, item in vars(self).items() if isinstance(item, Tensor)}
+        values: dict[str, Any] = {name: item for name, item in vars(self).items() if hasattr(item, "cpu")}
         return replace(self, **{name: item.detach().cpu() for name, item in values.items()})
 
 

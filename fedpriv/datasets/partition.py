@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from fedpriv.datasets.types import Auxiliary, ClientData, Dataset, FederatedData, Samples, as_unit
 from fedpriv.util.errors import UserError, shown, unknown_name
-from fedpriv.util.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from fedpriv.datasets.types import Auxiliary, Dataset, FederatedData, Samples
 
 Random = np.random.RandomState | int
 """A legacy generator of numpy, or the seed of one."""
@@ -323,6 +324,8 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
 
     One legacy numpy generator seeded with ``seed`` makes the partition and then the splits, as PFLlib does.
     """
+    from fedpriv.datasets.types import ClientData, FederatedData
+
     rng = source_of(seed)
     shares = _divide(dataset.samples.labels.numpy(), n_clients, options, rng)
     smallest, least = min(map(len, shares)), options.least_per_client
@@ -349,6 +352,9 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
 
     Returns the data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` in [0, 1] with labels.
     """
+    from fedpriv.datasets.types import Samples, as_unit
+    from fedpriv.util.seeds import derive_seed
+
     total = len(dataset.samples)
     if not 1 <= n_public < total:
         text = f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}"
@@ -365,6 +371,9 @@ def set_auxiliary_aside(dataset: Dataset, share: float, seed: int) -> tuple[Data
     independent of the partition with the same seed. Returns the data set without them, in unchanged order, and the images;
     None where there are fewer than one for each part.
     """
+    from fedpriv.datasets.types import Auxiliary, Samples, as_unit
+    from fedpriv.util.seeds import derive_seed
+
     labels = dataset.samples.labels.numpy()
     rng = np.random.default_rng(derive_seed("strangers", seed))
     most = max(1, MOST_OWN // dataset.n_classes)

@@ -17,8 +17,6 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-
 from fedpriv.util.errors import UserError
 
 ACCOUNTANT = "Renyi DP (opacus RDPAccountant)"
@@ -164,6 +162,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -
 
 def _log_delta(moved: float, epsilon: float) -> float:
     """Return ln(Phi(m / 2 - e / m) - exp(e) Phi(-m / 2 - e / m)), in logarithms so that small deltas stay exact."""
+    import torch
+
     points = torch.tensor([moved / 2 - epsilon / moved, -moved / 2 - epsilon / moved], dtype=torch.float64)
     first, second = torch.special.log_ndtr(points).tolist()
     apart = second + epsilon - first

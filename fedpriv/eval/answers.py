@@ -34,6 +34,7 @@ from fedpriv.eval.endpoints import (
 )
 from fedpriv.eval.intervals import TAIL, combine
 from fedpriv.eval.records import (
+    ESTIMANDS,
     Able,
     Comparison,
     Interval,
@@ -46,8 +47,7 @@ from fedpriv.eval.records import (
     ReconstructionRecord,
     Units,
 )
-from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.sources.truth import ESTIMANDS
+from fedpriv.eval.storage import StoredAttack, scored
 from fedpriv.uploads.kinds import BY_CLASS, OF_IMAGES
 from fedpriv.util.config import Record as Model
 from fedpriv.util.config import plain
@@ -136,18 +136,18 @@ class Answer(Model):
 NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_every", "keep")
 """Settings of a run that change neither the task nor the upload."""
 
-Result = AttackRecord | Record
+Result = StoredAttack | Record
 K = TypeVar("K")
 
 
 def record_of(result: Result) -> Record:
     """Return the record of a result; raises UserError where an attack was not scored."""
-    return scored(result) if isinstance(result, AttackRecord) else result
+    return scored(result) if isinstance(result, StoredAttack) else result
 
 
 def about_of(result: Result) -> Provenance:
     """Return the provenance of a result."""
-    return result.about if isinstance(result, AttackRecord) else result
+    return result.about if isinstance(result, StoredAttack) else result
 
 
 def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:

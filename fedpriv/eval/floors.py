@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
+from fedpriv.eval.records import NEAREST as NEAREST
+from fedpriv.eval.records import SHUFFLED as SHUFFLED
 from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
-
-SHUFFLED = "shuffled"
-
-NEAREST = "nearest_auxiliary"
-"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
-
 
 Guesser = Callable[[Truth, int, torch.Generator], Tensor]
 """(truth, number of guesses M, rng) -> ``(M, c, h, w)`` in [0, 1]."""
@@ -102,28 +98,6 @@ FLOORS: dict[str, Guesser] = {
 Means are of auxiliary images, ``optimal_image`` that of the highest mean PSNR over them
 (:func:`fedpriv.sources.truth.psnr_optimal`); noise is uniform in [0, 1].
 """
-
-LABELS = {
-    "mean_colour": "mean colour",
-    "mean_image": "mean image",
-    "optimal_image": "PSNR-optimal image",
-    "class_mean_image": "class mean image",
-    "optimal_class_image": "PSNR-optimal image of the class",
-    "random_same_class": "random image of the class",
-    "random_image": "random image of any class",
-    "noise": "uniform noise",
-    "mid_grey": "mid-grey",
-    NEAREST: "the auxiliary image nearest to the upload",
-    SHUFFLED: "shuffled uploads",
-    "auxiliary": "class mean of auxiliary images through the granted extractor",
-    "head_rows": "row of the broadcast classifier, scaled",
-    "other_uploads": "the class in other clients' uploads",
-    "mean_upload": "mean of other clients' uploads",
-    "assumed_extractor": "the assumed extractor alone",
-    "assumed_model": "the assumed extractor and head alone",
-    "broadcast_model": "the broadcast weights alone",
-}
-"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:

@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.eval.records import Comparison, Estimate, FiniteSummary, Measure, Summary
-from fedpriv.sources.truth import ESTIMANDS
+from fedpriv.eval.records import ESTIMANDS, Comparison, Estimate, FiniteSummary, Measure, Summary
 
 Values = NDArray[np.float64]
 Kind = Literal["mean", "share", "difference"]
@@ -429,7 +428,7 @@ class Means:
             gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
-            strata: of each of the T targets, one of :data:`fedpriv.sources.truth.ESTIMANDS`; apart where there are both.
+            strata: of each of the T targets, one of :data:`fedpriv.eval.records.ESTIMANDS`; apart where there are both.
             named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
         """
         if not gains or not self.units:

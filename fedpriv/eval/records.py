@@ -12,7 +12,6 @@ from fedpriv.attacks.observation import Cost
 from fedpriv.attacks.observation import ThreatModel as ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
-from fedpriv.sources.truth import ESTIMANDS
 from fedpriv.util.config import Record
 
 RECORD_VERSION: Literal[5] = 5
@@ -35,6 +34,36 @@ Measure = Literal[
 """Quantities compared with a baseline: PSNR of images, images 3 dB above it, images re-identified among decoys, the error
 of recovered vectors, vectors nearest to their own, areas under the curve of membership and of a
 property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
+
+SHUFFLED = "shuffled"
+
+NEAREST = "nearest_auxiliary"
+"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
+
+LABELS = {
+    "mean_colour": "mean colour",
+    "mean_image": "mean image",
+    "optimal_image": "PSNR-optimal image",
+    "class_mean_image": "class mean image",
+    "optimal_class_image": "PSNR-optimal image of the class",
+    "random_same_class": "random image of the class",
+    "random_image": "random image of any class",
+    "noise": "uniform noise",
+    "mid_grey": "mid-grey",
+    NEAREST: "the auxiliary image nearest to the upload",
+    SHUFFLED: "shuffled uploads",
+    "auxiliary": "class mean of auxiliary images through the granted extractor",
+    "head_rows": "row of the broadcast classifier, scaled",
+    "other_uploads": "the class in other clients' uploads",
+    "mean_upload": "mean of other clients' uploads",
+    "assumed_extractor": "the assumed extractor alone",
+    "assumed_model": "the assumed extractor and head alone",
+    "broadcast_model": "the broadcast weights alone",
+}
+"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
+
+ESTIMANDS = ("1", "several")
+"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
@@ -152,12 +181,10 @@ class Reach(Record):
 
 
 class Labels(Record):
-    """Labels that a study gives, empty for none; titles where it made them up and they hold the registry name already."""
+    """Labels that a study gives, empty for none."""
 
     method: str = ""
     defense: str = ""
-    method_title: str = ""
-    defense_title: str = ""
 
 
 Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]

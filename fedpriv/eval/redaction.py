@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import torch
-from torch import Tensor
-
-from fedpriv.attacks.observation import Reconstruction
 from fedpriv.util.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedpriv.attacks.observation import Reconstruction
 
 RULES: Final[Mapping[str, str]] = {
     "none": "nothing is redacted",
@@ -60,6 +61,8 @@ def blurred(images: Tensor) -> Tensor:
 
     No block is smaller than 7 x 7 pixels: of an image of 8 x 8 its mean colour is left, of 28 x 28 sixteen colours.
     """
+    import torch
+
     *_, height, width = images.shape
     known = torch.nan_to_num(images.detach().float(), nan=0.0).clamp(0, 1).reshape(-1, 1, height, width)
     down, across = (max(1, min(BLOCKS, side // PIXELS)) for side in (height, width))
@@ -76,6 +79,6 @@ def withheld(reconstruction: Reconstruction, rule: str) -> Reconstruction:
     images = (
         blurred(reconstruction.images)
         if rule == BLUR
-        else torch.full_like(reconstruction.images, 0.5, dtype=torch.float32)
+        else reconstruction.images.float().new_full(reconstruction.images.shape, 0.5)
     )
     return replace(reconstruction, images=images, features=None, directions=None)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.eval.floors import LABELS, NEAREST, SHUFFLED, guess, guessers
+from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
 from fedpriv.eval.identification import identification
 from fedpriv.eval.intervals import Means
 from fedpriv.eval.metrics import (
@@ -32,7 +32,9 @@ from fedpriv.eval.metrics import (
 )
 from fedpriv.eval.records import (
     DECIBELS,
+    ESTIMANDS,
     IDENTIFIED,
+    LABELS,
     About,
     Advantage,
     Comparison,
@@ -47,7 +49,7 @@ from fedpriv.eval.records import (
     Target,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.sources.truth import ESTIMANDS, Truth
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 
 NAMED = "optimal_class_image"

@@ -13,8 +13,8 @@ from fedpriv.eval.floors import SHUFFLED
 from fedpriv.eval.identification import rated
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import cosine, relative_error
-from fedpriv.eval.records import ERROR_SHARE, IDENTIFIED, Comparison, Summary
-from fedpriv.sources.truth import ESTIMANDS, Truth
+from fedpriv.eval.records import ERROR_SHARE, ESTIMANDS, IDENTIFIED, Comparison, Summary
+from fedpriv.sources.truth import Truth
 
 
 def score_vectors(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
 from fedpriv.eval.endpoints import Endpoint, Threat
-from fedpriv.eval.floors import LABELS
-from fedpriv.eval.records import Able, Premise
+from fedpriv.eval.records import LABELS, Able, Premise
 from fedpriv.uploads.kinds import NETWORKS
 
 SIGNS: dict[Word, tuple[str, str]] = {

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import GradientTransform
+from fedpriv.federation.run_directory import LocalTraining as LocalTraining
 from fedpriv.federation.states import State, Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.uploads.kinds import payload_kind
@@ -24,26 +24,6 @@ from fedpriv.util.errors import UserError
 
 Uploads = Sequence[tuple[int, Message]]
 """(client, upload) of a round, by client number."""
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """A client's local training: plain SGD, as the reference libraries do.
-
-    Attributes:
-        drop_last: leave out the tail batch, as the reference libraries do.
-        shuffle: draw a new order every epoch; HtFLlib keeps the stored order.
-        max_steps: stop a round after this many steps; None for no limit.
-    """
-
-    learning_rate: Annotated[float, Gt(0)] = 0.01
-    batch_size: Annotated[int, Ge(1)] = 10
-    epochs: Annotated[int, Ge(1)] = 1  # passes over the local data in a round
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0  # L2 penalty
-    drop_last: bool = False
-    shuffle: bool = True
-    max_steps: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
-from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.states import State, load_state, save_state
 from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
-from fedpriv.uploads.ledger import Entry
-from fedpriv.uploads.messages import load_message, message_bytes
-from fedpriv.uploads.payload import Message
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
@@ -52,6 +47,11 @@ from fedpriv.util.files import (
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
+
+if TYPE_CHECKING:
+    from fedpriv.federation.states import State
+    from fedpriv.uploads.ledger import Entry
+    from fedpriv.uploads.payload import Message
 
 FORMAT = 6
 SERVER = "server.safetensors"
@@ -78,6 +78,26 @@ class EngineChoice:
     min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
     client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
     nodes: Annotated[int, Ge(1)] | None = None  # simulated nodes; None for one for each client of a round
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """A client's local training: plain SGD, as the reference libraries do.
+
+    Attributes:
+        drop_last: leave out the tail batch, as the reference libraries do.
+        shuffle: draw a new order every epoch; HtFLlib keeps the stored order.
+        max_steps: stop a round after this many steps; None for no limit.
+    """
+
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    batch_size: Annotated[int, Ge(1)] = 10
+    epochs: Annotated[int, Ge(1)] = 1  # passes over the local data in a round
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # L2 penalty
+    drop_last: bool = False
+    shuffle: bool = True
+    max_steps: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +232,8 @@ class RunDirectory:
 
     def ledger(self) -> list[Entry]:
         """Return every entry of the ledger."""
+        from fedpriv.uploads.ledger import Entry
+
         try:
             return [Entry(**(row | {"shape": tuple(row["shape"])})) for row in self.lines("ledger")]
         except (TypeError, KeyError) as error:
@@ -242,6 +264,8 @@ class RunDirectory:
 
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
+        from fedpriv.uploads.messages import load_message
+
         if not path.is_file():
             raise UserError(f"{path}: the run stored no such message; see capture of training")
         return load_message(path)[0]
@@ -277,6 +301,9 @@ class RunDirectory:
 
     def save_checkpoint(self, checkpoint: Checkpoint, states: Sequence[Path], keep: tuple[int, ...]) -> None:
         """Write a checkpoint with copies of the files of all clients' states, then drop older ones but those to keep."""
+        from fedpriv.federation.states import save_state
+        from fedpriv.uploads.messages import message_bytes
+
         folder = self.checkpoint_path(checkpoint.round)
         server = folder / SERVER
         clients = self.state_paths(checkpoint.round)
@@ -299,6 +326,9 @@ class RunDirectory:
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
         """Read a checkpoint back."""
+        from fedpriv.federation.states import load_state
+        from fedpriv.uploads.messages import load_message
+
         folder = self.checkpoint_path(round_)
         if not folder.is_dir():
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
@@ -307,6 +337,8 @@ class RunDirectory:
 
     def client_state(self, round_: int, client: int) -> State:
         """Read one client's state after a round."""
+        from fedpriv.federation.states import load_state
+
         return load_state(self.state_path(round_, client))
 
 

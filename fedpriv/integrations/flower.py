@@ -13,10 +13,8 @@ from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.integrations.run import TRAIN, default_folder, write_partition
 from fedpriv.util.errors import UserError, short_line
 
-ROUND: Final = "server-round"
-"""Entry of a ``ConfigRecord`` by which Flower's strategies tell the round."""
-SECURE: Final = "secaggplus_configs"
-"""``ConfigRecord`` of Flower's secure aggregation."""
+ROUND: Final = "server-round"  # entry of a ``ConfigRecord`` by which Flower's strategies tell the round
+SECURE: Final = "secaggplus_configs"  # ``ConfigRecord`` of Flower's secure aggregation
 MASKED_STAGE: Final = "collect_masked_vectors"
 """Its stage in which clients get a model and answer with masked vectors; the others exchange keys."""
 WITHOUT_ARRAYS: Final = "evaluate"
@@ -191,8 +189,6 @@ def _facts(message: Any) -> dict[str, Any]:
                     facts.setdefault(str(key), value)
     return facts
 
-
-# ---------------------------------------------------------------- the clients' side
 
 _said: set[str] = set()
 

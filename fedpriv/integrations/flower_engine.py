@@ -33,12 +33,10 @@ from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
 
-PAUSE: Final = 0.1
-"""Seconds between looks for answers, and for nodes."""
+PAUSE: Final = 0.1  # seconds between looks for answers, and for nodes
 LINGERS: Final = 60.0
 """Seconds that a message outlives its time, so that it is the engine that tells which client was late."""
-ENDS_IN: Final = 60.0
-"""Seconds that a simulation is given to end by itself."""
+ENDS_IN: Final = 60.0  # seconds that a simulation is given to end by itself
 
 OFF: Final = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -63,33 +61,18 @@ def require_flower() -> None:
 class FlowerEngine:
     """Runs the jobs of rounds on the nodes of a Flower federation; see :data:`fedpriv.federation.rounds.Engine`.
 
-    Nodes take turns, whichever are there as the round begins. None keeps anything of a client: one that goes away takes no
-    state with it, and one that comes late is told all it needs.
-
-    Args:
-        grid: a ``flwr.serverapp.Grid``.
-        device: where nodes compute, unless they know better: as :func:`fedpriv.util.compute.pick_device` takes it.
-        nodes: the first round waits for so many.
-        fault: tells of a fault of what is behind the grid; empty while there is none.
-        clock: seconds.
+    Nodes take turns, whichever are there as the round begins; the first round waits for so many. None keeps anything of a
+    client: one that goes away takes no state with it, and one that comes late is told all it needs. ``device`` is where
+    nodes compute, unless they know better; ``fault`` tells of a fault of what is behind the ``flwr.serverapp.Grid``.
     """
 
-    def __init__(
-        self,
-        grid: Any,
-        device: str,
-        *,
-        nodes: int = 1,
-        fault: Callable[[], str] = str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._grid, self._device, self._least_nodes = grid, device, nodes
-        self._fault, self._clock = fault, clock
+    def __init__(self, grid: Any, device: str, *, nodes: int = 1, fault: Callable[[], str] = str) -> None:
+        self._grid, self._device, self._least_nodes, self._fault = grid, device, nodes, fault
 
     def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult | ClientFailure]:
         """Run the jobs of a round."""
         seconds, device = federation.config.engine.client_timeout, federation.server.device
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
         nodes = self._nodes(until)
         numbers: dict[str, int] = {}
         results: dict[int, ClientResult | ClientFailure] = {}
@@ -103,7 +86,7 @@ class FlowerEngine:
             else:
                 numbers[sent] = job.client
         for client in clients:
-            while client not in results and self._clock() < until:
+            while client not in results and time.monotonic() < until:
                 if not self._collect(numbers, results, device):
                     time.sleep(PAUSE)
             late = ClientFailure(client=client, why="timed out", told=f"no answer in {seconds:g} s")
@@ -114,7 +97,7 @@ class FlowerEngine:
         while True:
             self._refuse_fault()
             nodes = sorted(self._grid.get_node_ids())  # none at first, whichever are there
-            if len(nodes) >= self._least_nodes or self._clock() >= until:
+            if len(nodes) >= self._least_nodes or time.monotonic() >= until:
                 self._least_nodes = 1
                 return nodes
             time.sleep(PAUSE)
@@ -154,8 +137,6 @@ def _result(reply: Any, client: int, device: torch.device) -> ClientResult | Cli
         why = str(error)
     return ClientFailure(client=client, why="failed", told=why)
 
-
-# ---------------------------------------------------------------- jobs and results as Flower's records
 
 _STATE, _BROADCAST, _UPLOAD, _TRACE, _ABOUT = "private-state", "broadcast", "upload", "private-trace", "about"
 
@@ -224,9 +205,6 @@ def _read(records: Any, name: str) -> dict[str, Tensor]:
         key: from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(value).reshape(value.shape))
         for key, value in arrays.items()
     }
-
-
-# ---------------------------------------------------------------- simulated nodes
 
 
 @contextmanager

@@ -21,14 +21,10 @@ ROUND: Final = "current_round"
 TASK: Final = "__task_name__"
 DIRECTION: Final = "__filter_dir__"
 PROCESS: Final = "__process_type__"
-GONE: Final = "_end_run"
-"""The event that ends a job."""
-HISTORY: Final = "filter_history"
-"""Property of data: names of the filters that changed it."""
-ALGORITHM: Final = "PROCESSED_ALGORITHM"
-"""Property of data: what it was encrypted by."""
-NESTED: Final = 8
-"""Collections within collections that are followed."""
+GONE: Final = "_end_run"  # the event that ends a job
+HISTORY: Final = "filter_history"  # property of data: names of the filters that changed it
+ALGORITHM: Final = "PROCESSED_ALGORITHM"  # property of data: what it was encrypted by
+NESTED: Final = 8  # collections within collections that are followed
 
 
 @dataclass
@@ -55,12 +51,9 @@ class RecordingFilter:
     """A filter of a server, for results and for task data alike: records what passes, and passes it on unchanged.
 
     Add one to each: ``add_server_input_filter`` for uploads, ``add_server_output_filter`` for broadcasts, both with the same
-    folder. Filters are applied in the order they are given: a recorder before others sees what crossed the wire. A fault of
-    the recorder is told in one line on standard error, recording stops, and the job goes on.
-
-    Args:
-        path: folder of the recorded run, on the server's machine; one that is not absolute is below the working directory of
-            the script that makes the job.
+    folder on the server's machine, ``path``, from the working directory of the script that makes the job. Filters are
+    applied in the order they are given: a recorder before others sees what crossed the wire. A fault of the recorder is
+    told in one line on standard error, recording stops, and the job goes on.
     """
 
     def __init__(self, path: str) -> None:
@@ -104,9 +97,6 @@ def filter_class(module: str, name: str) -> type:
             f"recording NVFlare jobs needs NVFlare ({error}); install it with: pip install 'fedpriv[nvflare]'"
         ) from error
     return type(name, (RecordingFilter, Filter), {"__module__": module, "__doc__": RecordingFilter.__doc__})
-
-
-# ---------------------------------------------------------------- one message
 
 
 def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:

@@ -27,22 +27,15 @@ from fedpriv.uploads.payload import check_names, check_plain, from_array
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError, short_line
 
-MOST_SETS: Final = 1000
-"""Sets of arrays in one message."""
-MOST_FACTS: Final = 200
-"""Numbers and texts that are kept of one message."""
-LONGEST_FACT: Final = 300
-"""Characters of such a text."""
-MOST_NOTES: Final = 10_000
-"""Notes of one run; further ones are not written."""
-LONGEST_CLIENT: Final = 200
-"""Characters of a client's name."""
+MOST_SETS: Final = 1000  # sets of arrays in one message
+MOST_FACTS: Final = 200  # numbers and texts that are kept of one message
+LONGEST_FACT: Final = 300  # characters of such a text
+MOST_NOTES: Final = 10_000  # notes of one run; further ones are not written
+LONGEST_CLIENT: Final = 200  # characters of a client's name
 
-STORED: Final = frozenset(
-    {
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-    }
+STORED: Final = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 )
 """Types of numbers that a file keeps as they are."""
 
@@ -59,13 +52,10 @@ def to_stderr(line: str) -> None:
 
 
 class Recorder:
-    """Writes a recorded run. Every method may be called from any thread, and none raises.
+    """Writes a recorded run into a free folder. Every method may be called from any thread, and none raises.
 
-    Args:
-        path: folder of the run, which must be free.
-        framework: that makes the federation, with its version: ``flwr 1.41.0``.
-        named_by_data: clients' names are those of their data, as names of sites are; numbers that are drawn are not.
-        say: hears each line for people; standard error by default.
+    ``framework`` makes the federation (``flwr 1.41.0``); with ``named_by_data`` clients' names are those of their data, as
+    names of sites are; ``say`` hears each line for people.
     """
 
     def __init__(
@@ -223,9 +213,6 @@ def _bounded(facts: Mapping[str, Any]) -> dict[str, Scalar]:
         if fits and isinstance(name, str) and len(name) <= LONGEST_FACT and len(kept) < MOST_FACTS:
             kept[name] = value
     return kept
-
-
-# ---------------------------------------------------------------- arrays of another framework
 
 
 def plain_sets(sets: Sets) -> tuple[dict[str, dict[str, Tensor]], list[str]]:

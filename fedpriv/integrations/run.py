@@ -1,17 +1,9 @@
 """The recorded run: a folder of messages that crossed another framework's federation; and whose data is whose.
 
-::
-
-    recorded.json                            format, framework
-    rounds/round-0001.jsonl                  one line a message, in the order in which they were seen
-    broadcasts/round-0001/0001.safetensors   a broadcast that some clients got; equal ones are one file
-    uploads/round-0001/0002.safetensors      one client's answer
-    notes.jsonl                              what was unusual, one line each
-
-Files are numbered by the line of the round that names them. Arrays keep their names, shapes and types. Nothing of a
-client's data is here. Which part of it a client holds is written where the client runs, by audits only, and never sent::
-
-    fedpriv-truth/node-4711/partition.json   {"format": 1, "client": "4711", "partition": 0}
+``recorded.json`` names format and framework; ``rounds/round-0001.jsonl`` has one line a message, in the order in which they
+were seen, and names its arrays in ``broadcasts/`` and ``uploads/``, files numbered by that line (equal broadcasts are one);
+``notes.jsonl`` has what was unusual. Arrays keep their names, shapes and types. Which part of the data a client holds is
+written where the client runs, by audits only, and never sent: ``fedpriv-truth/node-4711/partition.json``.
 """
 
 from __future__ import annotations
@@ -38,13 +30,11 @@ from fedpriv.util.foreign import entries, json_value
 KIND: Final = "recorded"
 FORMAT: Final = 2
 HEADER: Final = "fedpriv-recorded"
-TRAIN: Final = "train"
-"""The phase whose answers are uploads, unless the user says otherwise."""
+TRAIN: Final = "train"  # the phase whose answers are uploads, unless the user says otherwise
 
 Scalar = bool | int | float | str
 Partition = int | str
-Tensors = Mapping[str, Mapping[str, Tensor]]
-"""Name of a set -> name of an array -> the array."""
+Tensors = Mapping[str, Mapping[str, Tensor]]  # name of a set -> name of an array -> the array
 
 R = TypeVar("R", bound=Record)
 
@@ -166,8 +156,11 @@ def _read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
     try:
         with safe_open(checked_tensors(path), framework="pt") as file:
             header: Any = json_value((file.metadata() or {}).get(HEADER, "{}"))
+            if header["format"] != FORMAT:
+                raise ValueError(f"format {shown(header['format'])}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-        named = {name: {key: blocks.pop(f"{index}/{key}") for key in keys} for index, (name, keys) in _numbered(header)}
+        numbered = enumerate(header["sets"])
+        named = {name: {key: blocks.pop(f"{index}/{key}") for key in keys} for index, (name, keys) in numbered}
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: not a message that a recorder wrote, in format {FORMAT} ({error})") from error
     if blocks:
@@ -177,15 +170,6 @@ def _read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
         for key, value in arrays.items():
             check_plain(f"{path}: {key}", value)
     return named
-
-
-def _numbered(header: Any) -> list[tuple[int, Any]]:
-    if header["format"] != FORMAT:
-        raise ValueError(f"format {shown(header['format'])}")
-    return list(enumerate(header["sets"]))
-
-
-# ---------------------------------------------------------------- whose data is whose
 
 
 def default_folder() -> Path:

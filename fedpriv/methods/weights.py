@@ -1,9 +1,8 @@
 """Local training without any exchange, the baseline that federation must beat, and what methods add to it together.
 
-Weights travel and are averaged; a server trains on a round's uploads.
-The kind of payload says which of the model's learnable parameters travel: all (``Model``), the head (``Classifier``),
-or all but the head (``Extractor``). Buffers such as batch-norm statistics stay with the client, as in the reference
-libraries.
+Weights travel and are averaged; a server trains on a round's uploads. The kind of payload says which of the model's
+learnable parameters travel: all (``Model``), the head (``Classifier``), or all but the head (``Extractor``). Buffers such as
+batch-norm statistics stay with the client, as in the reference libraries.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
     record = score(reconstruction, truths, control, seed=seed, about=about)
     files.mark(directory, "attack")
     if pages:
-        draw(storage.AttackRecord(directory, reconstruction, control, truths, about, record))
+        draw(storage.AttackRecord(directory, about, record, reconstruction, control, truths))
     parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
     storage.save_attack(directory, **parts, about=about, metrics=record)
     return record

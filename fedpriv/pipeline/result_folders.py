@@ -6,16 +6,18 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fedpriv.eval.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.reports.study_report import is_study
 from fedpriv.util import files, folders
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import json_value
+
+if TYPE_CHECKING:
+    from fedpriv.pipeline.plan import AttackPlan
 
 T = TypeVar("T")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv.eval.answers import Result, about_of, record_of
 from fedpriv.eval.endpoints import Record, endpoint_of, threat_of
-from fedpriv.eval.floors import LABELS, SHUFFLED
 from fedpriv.eval.records import (
+    LABELS,
+    SHUFFLED,
     Able,
     Comparison,
     Identification,
@@ -20,12 +21,16 @@ from fedpriv.eval.records import (
     ReconstructionRecord,
     Summary,
 )
-from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.redaction import NONE, OMIT
+from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
 from fedpriv.eval.words import able_words, premise_words, threat_title
-from fedpriv.reports.grid import PictureTable, picture_table, room_for
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
-from fedpriv.reports.page import number, span
+from fedpriv.reports.page import image_source, number, span
 from fedpriv.reports.run_records import MOMENTS, Baselines, gain_over_local
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_bytes
+
+PAGE_BYTES = 10_000_000  # room for all pictures of a page, as base64
 
 _MEASURES = {
     "psnr_db": ("PSNR (dB)", "higher leaks more"),
@@ -57,52 +62,43 @@ _COMPARED: dict[Measure, str] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One attack as the page shows it.
+    """One attack as the page shows it."""
 
-    Attributes:
-        anchor, name: link within the page, and title of its part.
-        row: its line in the table of all attacks, by column.
-        remark: how it is scored, its control, its ability, the premise.
-        pictures: rows of pictures, or None where there are none to show; then ``hidden`` says why, if it makes images.
-        measures: rows of (name, mean, median, sd, interval, remark).
-        compared: rows of (measure, images behind a target, targets / units, better by, interval, baseline).
-        command, made: that does it again; seed, seconds and versions.
-    """
-
-    anchor: str
-    name: str
-    row: Mapping[str, str]
-    remark: str
-    pictures: PictureTable | None
-    hidden: str
-    measures: tuple[tuple[str, ...], ...]
-    compared: tuple[tuple[str, ...], ...]
-    command: str
-    made: str
+    anchor: str  # link within the page
+    name: str  # title of its part
+    row: Mapping[str, str]  # its line in the table of all attacks, by column
+    remark: str  # how it is scored, its control, its ability, the premise
+    picture: str  # its grid as the source of an image, or nothing
+    hidden: str  # why there is no picture, of an attack that makes images
+    measures: tuple[tuple[str, ...], ...]  # name, mean, median, sd, interval, remark
+    compared: tuple[
+        tuple[str, ...], ...
+    ]  # measure, images behind a target, targets / units, better by, interval, baseline
+    command: str  # that does it again
+    made: str  # seed, seconds and versions
 
 
 def entries_of(results: Mapping[Path, Result]) -> dict[Path, Entry]:
     """Return every attack by its folder: those that make images first, the strongest of a kind of upload before others."""
-    attacks = strongest_first([result for result in results.values() if isinstance(result, AttackRecord)], scored)
+    attacks = strongest_first([result for result in results.values() if isinstance(result, StoredAttack)], scored)
     order = [attack.directory for attack in attacks]
-    order += [key for key, result in results.items() if not isinstance(result, AttackRecord)]
-    room = room_for(sum(attack.truths is not None for attack in attacks))
-    called = _called([results[key] for key in order])
-    numbered = zip(order, called, strict=True)
-    return {key: _entry(f"attack-{i}", name, results[key], room) for i, (key, name) in enumerate(numbered, start=1)}
+    order += [key for key, result in results.items() if not isinstance(result, StoredAttack)]
+    room, entries = PAGE_BYTES, dict[Path, Entry]()
+    for place, (key, name) in enumerate(zip(order, _called([results[key] for key in order]), strict=True), start=1):
+        entries[key] = _entry(f"attack-{place}", name, results[key], room)
+        room -= len(entries[key].picture)
+    return entries
 
 
 def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
     record, about = record_of(result), about_of(result)
     able: Able | None = record.able_on("all")
     said = [_scored(record), "" if able is None else able_words(able), premise_words(record.premise)]
-    made, hidden = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"], ""
-    pictures = picture_table(result, room) if isinstance(result, AttackRecord) else None
+    made = [f"seed {record.seed}", f"{record.cost.seconds:.1f} s"]
+    picture, hidden = _picture(result, room) if isinstance(result, StoredAttack) else ("", "")
     if isinstance(record, ReconstructionRecord):
         made.append(f"{record.cost.iterations} iterations a row, {record.cost.rows} rows on {record.cost.device}")
         made.append(", ".join(f"{name} {version}" for name, version in record.versions.items()))
-        redacted = isinstance(result, AttackRecord) and result.about.redacted != "none"
-        hidden = "this result is redacted" if redacted else "the private truth was left out of this directory"
     upload = upload_title(about)
     where = {"upload": f"{upload}, {about.target}", "data set": about.dataset, "seed": str(about.run_seed)}
     return Entry(
@@ -110,13 +106,33 @@ def _entry(anchor: str, name: str, result: Result, room: int) -> Entry:
         name=f"{name} on {about.target} uploads of {upload}, {about.dataset}, seed {about.run_seed}",
         row={"attack": name, **where, **figures(record)},
         remark=" ".join(filter(None, said)),
-        pictures=pictures,
-        hidden=hidden if pictures is None else "",
+        picture=picture,
+        hidden=hidden,
         measures=tuple(_measures(record)),
         compared=tuple(map(_compared, record.comparisons)),
         command=about.command,
         made=" · ".join(made),
     )
+
+
+def _picture(attack: StoredAttack, room: int) -> tuple[str, str]:
+    """Return the picture of an attack as the source of an image of so many bytes at most, or why there is none."""
+    rule, path = attack.about.redacted, attack.directory / GRID
+    if rule == OMIT:
+        return "", "this result is redacted"
+    if rule == NONE and not (attack.directory / TRUTH).is_file():
+        return "", "the private truth was left out of this directory"
+    if path.is_file() and (rule == NONE or TRUTH not in attack.about.files):
+        try:
+            content = read_bytes(path)
+        except UserError as error:
+            return "", str(error)
+    else:  # to be redacted anew, or left for later
+        from fedpriv.reports.grid import grid_png
+
+        content = grid_png(replace(load_attack(attack.directory), about=attack.about))
+    source = image_source(content, "png")
+    return ("", f"the page has no room for {GRID}") if len(source) > room else (source, "")
 
 
 def _scored(record: Record) -> str:
@@ -176,25 +192,14 @@ def _called(results: Sequence[Result]) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------- tables of one attack
-
-
 def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, ReconstructionRecord):
         rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
         guesses = sorted(record.floors.items(), key=lambda pair: -pair[1].psnr_db.mean)
-        best = record.advantage_db.best_floor
-        return rows + [
-            (
-                f"PSNR (dB), {LABELS.get(name, name)}",
-                number(v.psnr_db.mean),
-                "–",
-                "–",
-                "–",
-                "the baseline" if name == best else "",
-            )
-            for name, v in guesses
-        ]
+        for name, guess in guesses:
+            remark = "the baseline" if name == record.advantage_db.best_floor else ""
+            rows.append((f"PSNR (dB), {LABELS.get(name, name)}", number(guess.psnr_db.mean), "–", "–", "–", remark))
+        return rows
     noes = record.n_nonmembers if isinstance(record, MembershipRecord) else record.n_pairs - record.n_yes
     few = "" if noes >= 1000 else f"{noes} without the answer yes, fewer than 1,000"
     rows = [_rate("AUC", record.auc), _rate("TPR at 1 % FPR", record.tpr_at_1_percent, few)]
@@ -237,10 +242,7 @@ def _compared(item: Comparison) -> tuple[str, ...]:
     return _COMPARED.get(item.measure, item.measure), images, f"{item.n} / {item.n_clients}", by, ends, against
 
 
-# ---------------------------------------------------------------- results.csv
-
-
-def result_items(attacks: Sequence[AttackRecord], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
+def result_items(attacks: Sequence[StoredAttack], alone: Baselines | None = None) -> Iterator[dict[str, Any]]:
     """Yield what rows of ``results.csv`` are made of, the strongest of each kind of upload first."""
     for attack in strongest_first(attacks, scored):
         record = scored(attack)

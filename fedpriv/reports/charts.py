@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import math
@@ -31,17 +30,10 @@ def drawing(width: float, height: float) -> Iterator[Any]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not the user's own settings: a page depends on the records alone
         matplotlib.rcParams.update(
-            {
-                "svg.hashsalt": "fedpriv",
-                "svg.fonttype": "path",
-                "font.size": 9.5,
-                "text.color": INK,
-                "axes.labelcolor": SOFT,
-                "axes.edgecolor": "#b9c1cb",
-                "xtick.color": SOFT,
-                "ytick.color": SOFT,
-            }
+            {"svg.hashsalt": "fedpriv", "svg.fonttype": "path", "font.size": 9.5, "text.color": INK}
         )
+        soft = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), SOFT)
+        matplotlib.rcParams.update({**soft, "axes.edgecolor": "#b9c1cb"})
         yield Figure(figsize=(width, height), layout="constrained")
 
 
@@ -63,30 +55,19 @@ def svg_text(figure: Any) -> str:
     return buffer.getvalue()
 
 
-def image_source(svg: str) -> str:
-    """Return an SVG picture as the source of an image in a page."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-
-
 @dataclass(frozen=True)
 class Line:
-    """One run in a chart of accuracy: ``(n,)`` values ``y`` in [0, 1] over ``x``, round numbers or scalars.
-
-    ``spread`` is half the height of a band around it, ``dashed`` a second line, each ``(n,)`` or None.
-    """
+    """One run in a chart of accuracy."""
 
     label: str
-    x: np.ndarray
-    y: np.ndarray
-    spread: np.ndarray | None = None
-    dashed: np.ndarray | None = None
+    x: np.ndarray  # ``(n,)`` round numbers or scalars
+    y: np.ndarray  # ``(n,)`` in [0, 1]
+    spread: np.ndarray | None = None  # ``(n,)`` half the height of a band around the line
+    dashed: np.ndarray | None = None  # ``(n,)`` of a second line
 
 
 def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
-    """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much.
-
-    A logarithmic axis has no zero, so points without traffic are left out of it.
-    """
+    """Draw accuracy over rounds (``label`` "round"), or over scalars, whose axis is logarithmic where runs differ much."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     shown = [picture_text(line.label) for line in lines]
@@ -122,11 +103,7 @@ def accuracy_chart(lines: Sequence[Line], title: str, label: str) -> str:
         return svg_text(figure)
 
 
-# ---------------------------------------------------------------- frontiers
-
-
-WITHOUT_LOCAL = "no run of the method local was given"
-"""The line on a chart that has no accuracy of local training."""
+WITHOUT_LOCAL = "no run of the method local was given"  # the line on a chart that has no accuracy of local training
 
 _COLOURS = {"leak": "#b3261e", "no leak detected": "#0b6e4f", "inconclusive": "#d9dee5"}
 """Points by the verdict of their answer: on the panel's endpoint, or, by traffic, the most severe."""

@@ -11,7 +11,7 @@ from fedpriv.reports.page import environment
 from fedpriv.util.escape import duration
 from fedpriv.util.files import write_text
 
-PAGE, TEXT = "claim.html", "claim.md"
+PAGE = "claim.html"
 
 BADGES: dict[ClaimWord, str] = {
     "holds": "good",
@@ -31,7 +31,7 @@ COUNTED = "Counted exactly, from sizes alone; nothing is trained."
 
 
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
-    """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
+    """Write ``claim.json`` and ``claim.html`` into a folder."""
     cells = [cell for cell in card.cells if cell.claimed is not None or cell.measured is not None or cell.failed]
     inverted = card.quantity == "inversion"
     values = {
@@ -50,8 +50,7 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
         "shared": ", ".join(f"{name} {value}" for name, value in card.setting.items()),
     }
     write_record(folder, card)
-    for name, html in ((PAGE, True), (TEXT, False)):
-        write_text(folder / name, environment(autoescape=html).get_template(f"{name}.j2").render(values))
+    write_text(folder / PAGE, environment(autoescape=True).get_template(f"{PAGE}.j2").render(values))
 
 
 def headline(card: ClaimCard) -> str:

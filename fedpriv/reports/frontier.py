@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from fedpriv.eval.answers import Answer, Result, about_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.records import About, Comparison, Provenance
-from fedpriv.eval.words import SIGNS, cell, most_severe, threat_title
+from fedpriv.eval.words import SIGNS, cell, most_severe, percent, threat_title
 from fedpriv.reports.labels import defense_label, local_work, point_labels, upload_size
-from fedpriv.reports.page import quantity, whole_percent
+from fedpriv.reports.page import quantity
 from fedpriv.reports.privacy import unadapted
 from fedpriv.reports.run_records import MOMENTS, Baselines, beside, gain_over_local
 from fedpriv.util.config import plain
@@ -27,9 +27,6 @@ K = TypeVar("K")
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "auxiliary")
 """Settings under which alone accuracy and leakage compare."""
-
-
-# ---------------------------------------------------------------- points
 
 
 class Spread(NamedTuple):
@@ -47,36 +44,25 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One upload.
+    """One upload."""
 
-    Attributes:
-        label: what it is called in this set.
-        method, target: registry names.
-        defense: its label, ``none`` without any.
-        answers: the most severe on each endpoint that was asked, over threat models, estimands and stages.
-        trained, received: share of all test images classified correctly in the last round, after local training and after
-            the broadcast that follows; None where not recorded.
-        local: ``trained`` of the same clients without any exchange; None where there is no such run of some seed.
-        gains: by moment: that accuracy less the one without any exchange, seed by seed and client by client, or None.
-        scalars: what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.reports.labels.upload_size`).
-        bytes: the same in bytes, everything counted as it is encoded.
-        seeds: of the attacked runs.
-        unadapted: what adapted to its defenses was not run on it; empty where all was.
-    """
-
-    label: str
-    method: str
-    target: str
-    defense: str
-    answers: Mapping[Endpoint, Answer]
-    trained: Spread
-    received: Spread | None
-    local: float | None
-    gains: Mapping[str, Comparison | None]
-    scalars: Spread
-    bytes: Spread
-    seeds: tuple[int, ...]
-    unadapted: str = ""
+    label: str  # what it is called in this set
+    method: str  # registry name
+    target: str  # kind of upload
+    defense: str  # its label, ``none`` without any
+    answers: Mapping[
+        Endpoint, Answer
+    ]  # the most severe on each endpoint asked, over threat models, estimands and stages
+    trained: Spread  # share of all test images classified correctly in the last round, after local training
+    received: Spread | None  # the same after the broadcast that follows; None where not recorded
+    local: float | None  # ``trained`` of the same clients without any exchange; None where some seed has no such run
+    gains: Mapping[str, Comparison | None]  # moment -> accuracy less that without exchange, by seed and client
+    scalars: (
+        Spread  # what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.reports.labels.upload_size`)
+    )
+    bytes: Spread  # the same in bytes, everything counted as it is encoded
+    seeds: tuple[int, ...]  # of the attacked runs
+    unadapted: str = ""  # what adapted to its defenses was not run on it; empty where all was
 
     @property
     def worst(self) -> Answer | None:
@@ -212,9 +198,6 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
     )
 
 
-# ---------------------------------------------------------------- what to prefer
-
-
 def recommended(frontier: Frontier) -> Point:
     """Return the point whose most severe answer is the least grave, then with fewer leaks, then with the best accuracy."""
     there = [point for point, best in zip(frontier.points, frontier.best, strict=True) if best]
@@ -232,7 +215,7 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     """Return which upload to prefer in a sentence, and its caveat."""
     point = recommended(frontier)
     worst = point.worst
-    facts = f"accuracy {whole_percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
+    facts = f"accuracy {percent(point.trained.mean)}, {quantity(point.bytes.mean, 'B')} a client and round"
     if worst is None:
         return f"Of these, prefer {point.label}: {facts}.", "Nothing was asked of it."
     found = f"{worst.endpoint}, {threat_title(worst.threat, point.target)}: {SIGNS[worst.verdict][1]} {cell(worst)}"
@@ -244,9 +227,6 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
     ]
     caveat = next(filter(None, caveats), "The attacks that were run bound themselves; they prove nothing safe.")
     return f"Of these, prefer {point.label}: worst endpoint {found}; {facts}.", caveat
-
-
-# ---------------------------------------------------------------- table
 
 
 def frontier_items(frontiers: Sequence[Frontier]) -> Iterator[dict[str, Any]]:

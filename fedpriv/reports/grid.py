@@ -1,25 +1,20 @@
-"""Pictures of targets chosen by fixed quantiles of the score: truth, reconstruction, baseline, shuffled uploads.
-
-One PNG file for the attack's folder, and a table of small PNG files in a page, sized to its room; never the best targets.
-"""
+"""The picture of an attack: targets at fixed quantiles of the score; truth, reconstruction, baseline and control."""
 
 from __future__ import annotations
 
-import base64
 import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from fedpriv.eval.floors import FLOORS, LABELS, blind_floors, guess
+from fedpriv.eval.floors import FLOORS, blind_floors, guess
 from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
-from fedpriv.eval.records import ReconstructionRecord
+from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.sources.truth import Truth
@@ -31,41 +26,27 @@ if TYPE_CHECKING:
 
 FEW = 10  # with so many targets or fewer all are shown
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
-PAGE_BYTES = 3_400_000
-"""Room for all pictures of a page, as base64."""
-
 _SOFT, _GOOD = "#6a7482", "#0b6e4f"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the picture: its quantile, whose target it is, and per row the image ``(c, h, w)`` with its caption.
+    """One column of the picture."""
 
-    ``above_floor``: the reconstruction scores higher than the baseline's image beside it.
-    """
-
-    heading: str
-    note: str
-    cells: tuple[tuple[Tensor, str], ...]
-    above_floor: bool = False
+    heading: str  # its quantile
+    note: str  # whose target it is
+    cells: tuple[tuple[Tensor, str], ...]  # per row the image ``(c, h, w)`` with its caption
+    above_floor: bool = False  # the reconstruction scores higher than the baseline's image beside it
 
 
 def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
-    """Return the positions whose values are the given quantiles (nearest rank, ties by position).
-
-    >>> at_quantiles([3.0, 1.0, 2.0], (0.0, 0.5, 1.0))
-    [1, 2, 0]
-    """
+    """Return the positions whose values are the given quantiles (nearest rank, ties by position)."""
     order = np.argsort(np.asarray(values), kind="stable")
     return [int(order[round(q * (len(order) - 1))]) for q in quantiles]
 
 
 def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
-    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says.
-
-    Raises:
-        UserError: for an attack that was not scored, one without its truths, or one of which there are to be no pictures.
-    """
+    """Return the names of the rows and the columns of the picture of a scored attack; redacted as its record says."""
     rule = attack.about.redacted
     if rule == OMIT:
         raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
@@ -134,11 +115,8 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
     return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
 
 
-# ---------------------------------------------------------------- one picture
-
-
 def grid_png(attack: AttackRecord) -> bytes:
-    """Return the picture as PNG bytes; errors as :func:`grid_columns`."""
+    """Return the picture as PNG bytes."""
     figure = grid_figure(attack)
     buffer = io.BytesIO()
     with any_letters():
@@ -147,7 +125,7 @@ def grid_png(attack: AttackRecord) -> bytes:
 
 
 def grid_figure(attack: AttackRecord) -> Figure:
-    """Return the picture as a figure of matplotlib; errors as :func:`grid_columns`."""
+    """Return the picture as a figure of matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -189,61 +167,3 @@ def grid_figure(attack: AttackRecord) -> Figure:
 def _pixels(image: Tensor) -> np.ndarray:
     pixels = image.detach().clamp(0, 1)
     return np.asarray(pixels[0] if pixels.shape[0] == 1 else torch.movedim(pixels, 0, 2))
-
-
-# ---------------------------------------------------------------- a table of pictures in a page
-
-
-class Cell(NamedTuple):
-    """One picture: its data URI, the text under it, and what it shows in words."""
-
-    source: str
-    caption: str
-    alt: str
-
-
-class PictureTable(NamedTuple):
-    """Rows of pictures, each with what it shows; headings (which quantile, whose target); and what was done to them."""
-
-    headings: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-    remark: str
-
-
-def room_for(count: int) -> int:
-    """Return the bytes that the pictures of each of ``count`` attacks may take."""
-    return PAGE_BYTES // max(count, 1)
-
-
-def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
-    """Return the pictures of a scored attack, shrunk into ``room`` bytes; None where there are to be none."""
-    rule = attack.about.redacted
-    if rule == OMIT or (attack.truths is None and rule == NONE):
-        return None
-    names, columns = grid_columns(attack)
-    shrink, uris = 1, [[_data_uri(image, 1) for image, _ in column.cells] for column in columns]
-    while shrink < 8 and sum(len(uri) for column in uris for uri in column) > room:
-        shrink *= 2
-        uris = [[_data_uri(image, shrink) for image, _ in column.cells] for column in columns]
-    rows = []
-    for row, name in enumerate(" ".join(name.split("\n")) for name in names):
-        cells = []
-        for column, current in zip(columns, uris, strict=True):
-            caption = column.cells[row][1]
-            alt = ", ".join(part for part in (name, column.heading, column.note, caption) if part)
-            cells.append(Cell(current[row], caption, alt))
-        rows.append((name, tuple(cells)))
-    headings = tuple((c.heading or f"target {index}", c.note) for index, c in enumerate(columns, start=1))
-    remarks = [] if rule == NONE else [f"Redacted: {RULES[rule]}."]
-    if shrink > 1:
-        remarks.append(f"To keep the page small, pictures have 1/{shrink} of their side; scores are of the originals.")
-    return PictureTable(headings, tuple(rows), " ".join(remarks))
-
-
-def _data_uri(image: Tensor, shrink: int) -> str:
-    picture = Image.fromarray(np.round(255 * _pixels(image)).astype(np.uint8))
-    if shrink > 1:
-        picture = picture.resize([max(1, side // shrink) for side in picture.size], Image.Resampling.BOX)
-    buffer = io.BytesIO()
-    picture.save(buffer, format="png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -6,22 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedpriv.datasets.partition import PartitionOptions
-from fedpriv.eval.answers import NOT_THE_UPLOAD, upload_key
-from fedpriv.eval.records import About, Labels, Provenance, ReconstructionRecord, ThreatModel
+from fedpriv.eval.answers import NOT_THE_UPLOAD
+from fedpriv.eval.records import About, Provenance, ReconstructionRecord, ThreatModel
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.util.config import plain
 
 R = TypeVar("R")
-
-_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
-
-
-def series_key(about: Provenance) -> str:
-    """Return the key that all settings of a sweep over local work share; outside a sweep that of the upload."""
-    return upload_key(about, () if about.reach is None else _LOCAL_WORK)
-
-
-# ---------------------------------------------------------------- rankings
 
 
 def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionRecord]) -> list[R]:
@@ -29,28 +19,23 @@ def strongest_first(items: Sequence[R], record: Callable[[R], ReconstructionReco
     return sorted(items, key=lambda item: (record(item).target, -record(item).advantage_db.mean))
 
 
-# ---------------------------------------------------------------- names
+def labelled(label: str, name: str) -> str:
+    """Return the name of a method or a defense in tables: a study's label, and the registry name unless it begins with it.
 
-
-def labelled(label: str, title: str, name: str) -> str:
-    """Return the name of a method or a defense in tables: a study's title or label, and the registry name.
-
-    >>> labelled("My prototypes", "", "fedproto"), labelled("", "", "fedproto")
-    ('My prototypes (fedproto)', 'fedproto')
+    >>> labelled("My prototypes", "fedproto"), labelled("fedre lr=0.1", "fedre"), labelled("", "fedproto")
+    ('My prototypes (fedproto)', 'fedre lr=0.1', 'fedproto')
     """
-    return title or (name if label in ("", name) else f"{label} ({name})")
+    return (label or name) if label.partition(" ")[0] in ("", name.partition(" ")[0]) else f"{label} ({name})"
 
 
 def method_label(about: Provenance) -> str:
     """Return the name of a result's method in tables."""
-    called = about.labels or Labels()
-    return labelled(called.method, called.method_title, about.method)
+    return labelled(about.labels.method if about.labels else "", about.method)
 
 
 def defense_label(about: Provenance) -> str:
     """Return the name of a result's defenses in tables; ``none`` where there are none."""
-    called = about.labels or Labels()
-    return labelled(called.defense, called.defense_title, about.defense)
+    return labelled(about.labels.defense if about.labels else "", about.defense)
 
 
 def upload_title(about: Provenance) -> str:
@@ -113,19 +98,15 @@ def local_work(run: RunConfig | None) -> str:
     return f"at most {steps} local steps on {images} each a round"
 
 
-def partition_words(partition: PartitionOptions, before: str = " with ", digits: str = "") -> str:
-    """Return a partition in words: ``dirichlet with alpha 0.1``; ``before`` stands between, ``digits`` formats."""
+def partition_words(partition: PartitionOptions) -> str:
+    """Return a partition in words: ``dirichlet, alpha 0.1``."""
     at_random = " at random" if partition.assignment == "random" else ""
-    balanced = ", balanced" if partition.balanced else ""
     detail = {
-        "dirichlet": f"alpha {partition.alpha:{digits}}",
-        "pathological": f"{partition.classes_per_client} classes a client{at_random}{balanced}",
-        "long_tail": f"imbalance {partition.imbalance:{digits}}",
-    }.get(partition.name, "")
-    return partition.name.replace("_", " ") + (before + detail if detail else "")
-
-
-# ---------------------------------------------------------------- threat models
+        "dirichlet": f", alpha {partition.alpha:g}",
+        "pathological": f", {partition.classes_per_client} classes a client{at_random}{', balanced' * partition.balanced}",
+        "long_tail": f", imbalance {partition.imbalance:g}",
+    }
+    return partition.name.replace("_", " ") + detail.get(partition.name, "")
 
 
 _MEANINGS = {
@@ -145,30 +126,19 @@ _MEANINGS = {
 }
 
 
-def card_words(knowledge: ThreatModel) -> dict[str, str]:
-    """Return every field of a threat model with its value as flags spell it; empty ones are left out.
+def card_cell(card: ThreatModel) -> str:
+    """Return a threat model as a cell of a table: every field with its value as flags spell it, without empty ones."""
+    return ";".join(f"{name}={value}" for name, value in _card_words(card).items())
 
-    >>> card_words(ThreatModel(labels="inferred"))["labels"], card_words(ThreatModel())["batch"]
-    ('inferred', 'known')
-    """
+
+def _card_words(card: ThreatModel) -> dict[str, str]:
     said = {True: "known", False: "none"}
-    fields = plain(knowledge).items()
+    fields = plain(card).items()
     return {key: said[value] if isinstance(value, bool) else str(value) for key, value in fields if value != ""}
 
 
-def card_cell(card: ThreatModel) -> str:
-    """Return a threat model as a cell of a table."""
-    return ";".join(f"{key}={value}" for key, value in card_words(card).items())
-
-
-def card_lines(knowledge: ThreatModel) -> list[dict[str, str]]:
-    """Return the fields of a threat model as a page shows them: ``name``, ``value``, and what it means."""
-    lines = []
-    for name, value in card_words(knowledge).items():
-        meaning = _MEANINGS.get((name, value), "")
-        if name == "rounds_seen":
-            meaning = (
-                f"uploads of {value} rounds are used together" if value != "1" else "uploads of one round are used"
-            )
-        lines.append({"name": name.replace("_", " "), "value": value.replace("_", " "), "meaning": meaning})
-    return lines
+def card_meanings(card: ThreatModel) -> list[str]:
+    """Return the meanings of the fields of a threat model."""
+    meanings = [_MEANINGS.get(pair, "") for pair in _card_words(card).items()]
+    several = f"uploads of {card.rounds_seen} rounds are used together"
+    return [*filter(None, meanings), several if card.rounds_seen > 1 else "uploads of one round are used"]

@@ -25,11 +25,7 @@ SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrol
 
 
 def environment(*, autoescape: bool, filters: Mapping[str, Any] | None = None) -> Environment:
-    """Return the home of the templates in ``fedpriv/reports/templates``, of HTML with ``autoescape``, else of Markdown.
-
-    Every text that a template shows is escaped, without the template's doing. Filters of Markdown: ``code`` and ``block``
-    for code in a line and in lines of its own, ``cells`` for a row of a table.
-    """
+    """Return the home of the templates, of HTML with ``autoescape``, else of Markdown; every text they show is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     home = Environment(
@@ -58,6 +54,11 @@ def with_script(page: str, script: str, values: Mapping[str, Any], filters: Mapp
     return html.replace('<div class="scroll">', SCROLL)
 
 
+def image_source(content: bytes, kind: str = "svg+xml") -> str:
+    """Return a picture as the source of an image in a page."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def _shown(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
@@ -67,11 +68,7 @@ def _escaped(value: Any) -> Any:
 
 
 def markdown_cells(values: Iterable[object]) -> Markdown:
-    r"""Return the cells of a row of a Markdown table.
-
-    >>> print(markdown_cells(["a|b", "[1, 2]"]))
-    a\|b | [1, 2]
-    """
+    """Return the cells of a row of a Markdown table."""
     return Markdown(" | ".join(map(markdown, values)))
 
 
@@ -91,9 +88,6 @@ def attack_pages() -> dict[str, str]:
         shared |= dict.fromkeys(heading.replace(", ", " and ").split(" and "), text)
         texts[file.name.removesuffix(".md")] = text
     return {name: texts.get(name, text) for name, text in shared.items()}
-
-
-# ---------------------------------------------------------------- tables
 
 
 @cache
@@ -128,25 +122,9 @@ def table_text(name: str, items: Iterable[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
-# ---------------------------------------------------------------- numbers
-
-
-def percent(share: float | None) -> str:
-    """Return a share in [0, 1] as a table shows it; "–" for None.
-
-    >>> percent(0.9691)
-    '96.9 %'
-    """
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def whole_percent(share: float | None) -> str:
-    """Return a share in [0, 1] without decimals; "–" for None.
-
-    >>> whole_percent(0.275), whole_percent(None)
-    ('28 %', '–')
-    """
-    return "–" if share is None else f"{100 * share:.0f} %"
+def percent(share: float) -> str:
+    """Return a share in [0, 1] as a table shows it: ``96.9 %``."""
+    return f"{100 * share:.1f} %"
 
 
 def quantity(value: float | None, unit: str = "") -> str:
@@ -177,9 +155,6 @@ def number(value: float | None) -> str:
 def span(interval: Sequence[float] | None) -> str:
     """Return an interval as a table shows it; "–" for None."""
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
-
-
-# ---------------------------------------------------------------- what cannot be read
 
 
 class LeftOut(NamedTuple):

@@ -8,29 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from fedpriv.dp.verdict import figure, follows
 from fedpriv.eval.records import About, AuditWord, PrivacyAuditRecord, Provenance
-from fedpriv.eval.storage import AttackRecord
+from fedpriv.eval.storage import StoredAttack
 from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.reports.labels import defense_label, method_label
 
 TITLE: Final = "Privacy claims"
-
-_NAMES = {
-    "unit": "unit",
-    "neighbours": "neighbours",
-    "given": "given",
-    "sampling": "sampling",
-    "sample_rate": "sampling rate at most",
-    "noise_multiplier": "noise multiplier",
-    "clip": "clipping bound",
-    "bound": "clipping bound",
-    "norm": "norm",
-    "sensitivity": "sensitivity",
-    "model_changes": "models were changed",
-    "not_protected": "not protected",
-    "accountant": "accountant",
-}
-"""Fields of an account in the order in which they are shown; others come behind under their own names, so none is lost."""
 
 _FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
 
@@ -49,14 +32,14 @@ def guarantee(name: str, record: Mapping[str, Any]) -> Guarantee:
     text = "no guarantee" if of_weights is None else f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
     text = text if spent is None else f"epsilon {spent:.4g}"
     delta = f", delta {record['delta']:g}" if record.get("delta") else ""
-    keys = [*_NAMES, *(key for key in record if key not in _NAMES and key not in _FIGURE)]
+    rests = {
+        key.replace("_", " "): value
+        for key, value in record.items()
+        if key not in _FIGURE and value not in (None, "", [])
+    }
     return Guarantee(
         f"{name}, {record['defense']}: {text}{delta} over {record.get('releases', '?')} releases",
-        tuple(
-            (_NAMES.get(key, key.replace("_", " ")), _written(record[key]))
-            for key in keys
-            if record.get(key) not in (None, "", [])
-        ),
+        tuple((key, _written(value)) for key, value in rests.items()),
     )
 
 
@@ -64,9 +47,6 @@ def _written(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(_written(item) for item in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-# ---------------------------------------------------------------- audited claims
 
 
 _BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
@@ -79,16 +59,13 @@ _BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
 
 
 class AuditedClaim(NamedTuple):
-    """An audited claim: its uploads and their defense, the verdict, and a row of the table by column."""
+    """An audited claim: its uploads and their defense, a badge and how that looks, its record, and a row of the table."""
 
     name: str
     badge: str
     kind: str
-    sentence: str
-    notices: tuple[str, ...]
+    record: PrivacyAuditRecord
     row: Mapping[str, str]
-    command: str
-    seed: int
 
 
 def audited_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[AuditedClaim, ...]:
@@ -120,7 +97,7 @@ def _audited(record: PrivacyAuditRecord) -> AuditedClaim:
         "with a tenth of the noise": figure(record.control),
     }
     name = f"{record.defense} on {record.method}, {record.dataset}"
-    return AuditedClaim(name, badge, kind, record.sentence, record.notices, row, record.command, record.seed)
+    return AuditedClaim(name, badge, kind, record, row)
 
 
 def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:
@@ -131,9 +108,6 @@ def _contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, 
         and defense.label in record.defense.split(" + ")
         for record in records
     )
-
-
-# ---------------------------------------------------------------- defenses
 
 
 class DefenseRow(NamedTuple):
@@ -148,7 +122,7 @@ class DefenseRow(NamedTuple):
     evaluated: str
 
 
-def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
+def defenses(attacks: Sequence[StoredAttack], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseRow, ...]:
     """Return every defense of the runs that were attacked, once for each kind of upload."""
     guarded: dict[tuple[str, str], list[tuple[DefenseFacts, About]]] = {}
     for about in (attack.about for attack in attacks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,13 +11,13 @@ from fedpriv.eval.answers import Result, page_answers
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.eval.redaction import NONE, stricter
-from fedpriv.eval.storage import AttackRecord, load_attack, load_scores, scored
+from fedpriv.eval.storage import StoredAttack, load_scores, load_stored, scored
 from fedpriv.eval.words import TITLES, TOGETHER
 from fedpriv.reports.attacks import entries_of, result_items
-from fedpriv.reports.charts import frontier_svg, image_source
+from fedpriv.reports.charts import frontier_svg
 from fedpriv.reports.frontier import frontier_items, frontiers, recommendation
 from fedpriv.reports.labels import defense_label, method_label
-from fedpriv.reports.page import LeftOut, environment, table_text, with_script
+from fedpriv.reports.page import LeftOut, environment, image_source, table_text, with_script
 from fedpriv.reports.privacy import Guarantee, audited_claims, defenses
 from fedpriv.reports.run_records import Baselines, gain_words
 from fedpriv.reports.summary import Subject, subjects
@@ -43,19 +43,15 @@ class UnfinishedCell:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """Additions of a study to the results of its attacks.
-
-    ``failed`` are cells that are not done; ``settings`` (title, what was asked for as JSON) of each study; ``labels`` by the
-    resolved folder of a result. ``trained_only``: nothing is attacked in it.
-    """
+    """Additions of a study to the results of its attacks."""
 
     cells: int
-    failed: tuple[UnfinishedCell, ...] = ()
+    failed: tuple[UnfinishedCell, ...] = ()  # cells that are not done
     privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
-    labels: Mapping[Path, Labels] = field(default_factory=dict)
-    trained_only: bool = False
+    settings: tuple[tuple[str, str], ...] = ()  # title, and what was asked for as JSON, of each study
+    labels: Mapping[Path, Labels] = field(default_factory=dict)  # by the resolved folder of a result
+    trained_only: bool = False  # nothing is attacked in it
 
     @property
     def done(self) -> int:
@@ -64,30 +60,22 @@ class StudyFacts:
 
 
 def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path] = ()) -> None:
-    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``.
-
-    Raises:
-        UserError: when there are none, or one is damaged or was not scored.
-    """
+    """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``."""
     if not directories and not inferred:
         raise UserError("report: no attack directories; give at least one")
-    results = [load_attack(Path(directory)) for directory in directories]
+    results = [load_stored(Path(directory)) for directory in directories]
     write_results(results, {Path(folder): load_scores(Path(folder)) for folder in inferred}, out)
 
 
-def load_scored(directory: Path) -> AttackRecord:
-    """Return an attack directory, read and checked.
-
-    Raises:
-        UserError: when it is damaged or was not scored.
-    """
-    attack = load_attack(directory)
+def load_scored(directory: Path) -> StoredAttack:
+    """Return the records of an attack that was scored, its files checked."""
+    attack = load_stored(directory)
     scored(attack)
     return attack
 
 
 def write_results(
-    attacks: Sequence[AttackRecord],
+    attacks: Sequence[StoredAttack],
     inferred: Mapping[Path, InferenceResult],
     out: Path,
     *,
@@ -98,18 +86,10 @@ def write_results(
     audits: Sequence[PrivacyAuditRecord] = (),
     redact: str = NONE,
 ) -> None:
-    """Write the same of results that are read already.
+    """Write the same of results that are read already, and of audits of claims of differential privacy.
 
-    Args:
-        attacks: that return images, scored.
-        inferred: records of inferences by their folders.
-        out: folder to write to.
-        runs: file name of the page about runs beside this one, or None.
-        study: the study that the results are of, or None.
-        alone: accuracies of clients that exchange nothing.
-        left_out: results that could not be read, which the page names.
-        audits: of claims of differential privacy.
-        redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
+    ``runs`` is the file name of the page about runs beside this one, ``alone`` has accuracies of clients that exchange
+    nothing, and ``redact`` is the rule for pictures; what is stored redacted is shown by the stricter rule.
     """
     called = {} if study is None else study.labels
     results = [_shown(attack, called, redact) for attack in attacks]
@@ -126,7 +106,7 @@ def write_results(
         "matrix": _matrix(uploads),
         "entries": entries_of(everything),
         "gains": {point.label: point.gains["after_training"] for item in points for point in item.points},
-        "chart": image_source(frontier_svg(compared)) if compared else "",
+        "chart": image_source(frontier_svg(compared).encode()) if compared else "",
         "recommended": [recommendation(item) for item in compared],
         "endpoints": ENDPOINTS,
         "titles": {name: f"{name.capitalize()}: {TITLES[name]}" for name in ENDPOINTS},
@@ -138,12 +118,14 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
     }
+    settings = [(upload, setting, some) for upload in uploads for setting, some in upload.settings.items()]
+    rows = [{"upload": upload, "setting": name, "answer": answer} for upload, name, some in settings for answer in some]
     text = environment(autoescape=False).get_template("report.md.j2").render(values)
     values["terms"] = [word for word in words() if not word.target and word.names[0].lower() in text.lower()]
     files = {
         "report.html": with_script("report.html.j2", "report.js", values, {"gain": gain_words}),
         "report.md": text,
-        "answers.csv": table_text("answers.csv", answer_items(uploads)),
+        "answers.csv": table_text("answers.csv", rows),
         "results.csv": table_text("results.csv", result_items(results, alone)),
     }
     if points:
@@ -157,16 +139,13 @@ def _labelled(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
     return about.model_copy(update={"labels": called.get(folder.resolve())})
 
 
-def _shown(attack: AttackRecord, called: Mapping[Path, Labels], rule: str) -> AttackRecord:
+def _shown(attack: StoredAttack, called: Mapping[Path, Labels], rule: str) -> StoredAttack:
     about = _labelled(attack.about, attack.directory, called)
     return replace(attack, about=about.model_copy(update={"redacted": stricter(about.redacted, rule)}))
 
 
 def _matrix(uploads: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return uploads by defenses, where a page has several of each: the columns, and rows of a name and one upload each.
-
-    None where there is one defense, or an upload would share its place with another.
-    """
+    """Return uploads by defenses; None where there is one defense, or an upload would share its place with another."""
     rows: dict[str, dict[str, Subject]] = {}
     for upload in uploads:
         name = ", ".join((method_label(upload.about), upload.about.target, upload.about.dataset))
@@ -181,13 +160,3 @@ def html_table(upload: Subject) -> str:
     entries = entries_of({key: result for key, result in upload.results.items() if key == upload.shown})
     values = {"upload": upload, "entries": entries}
     return environment(autoescape=True).get_template("notebook.html.j2").render(values)
-
-
-# ---------------------------------------------------------------- answers.csv
-
-
-def answer_items(uploads: Sequence[Subject]) -> Iterator[dict[str, Any]]:
-    """Yield what rows of ``answers.csv`` are made of: one an answer, in the order of the page."""
-    for upload in uploads:
-        for setting, answers in upload.settings.items():
-            yield from ({"upload": upload, "setting": setting, "answer": answer} for answer in answers)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,11 @@ MOMENTS = {"after_training": "after training", "after_broadcast": "after broadca
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Correctly classified test images of every client in every round, of how many, both ``(rounds, clients)``.
-
-    ``counted`` is False where a client counts in no figure over clients; each round has one that does.
-    """
+    """Correctly classified test images of every client in every round, ``(rounds, clients)``."""
 
     correct: np.ndarray
     total: np.ndarray
-    counted: np.ndarray
+    counted: np.ndarray  # False where a client counts in no figure over clients; each round has one that does
 
     @property
     def per_client(self) -> np.ndarray:
@@ -65,22 +62,16 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A finished run.
-
-    Attributes:
-        directory, label, config: the open run directory, what it is called beside others, its configuration.
-        rounds: ``(rounds,)`` numbers, from 1, of the rounds that were evaluated; the last of a run always is.
-        accuracy: by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way to predict.
-        traffic: by count and unit, ``(rounds,)`` sent up and down since the round that was evaluated before.
-        summary: what else is read of it.
-    """
+    """A finished run."""
 
     directory: RunDirectory = field(repr=False)
-    label: str
+    label: str  # what it is called beside others
     config: RunConfig
-    rounds: np.ndarray
-    accuracy: Mapping[str, Accuracy]
-    traffic: Mapping[tuple[str, str], np.ndarray]
+    rounds: np.ndarray  # ``(rounds,)`` numbers, from 1, of those that were evaluated; the last of a run always is
+    accuracy: Mapping[str, Accuracy]  # by moment, and by moment with ``_NAME`` for every further way to predict
+    traffic: Mapping[
+        tuple[str, str], np.ndarray
+    ]  # by count and unit ``(rounds,)`` sent since the round evaluated before
     summary: RunSummary = field(repr=False)
 
     @property
@@ -107,11 +98,7 @@ class RunRecord:
 
 
 def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
-    """Read finished runs.
-
-    Raises:
-        UserError: when one is no run, is unfinished, or its lines are damaged.
-    """
+    """Read finished runs, each in full and checked."""
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
@@ -125,11 +112,7 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
 
 
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
-    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too.
-
-    >>> run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
-    ('fedre (a/run)', 'fedgh', 'fedre (c/run)')
-    """
+    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too."""
     parts = [path.resolve().parts for path in paths]
     longest = max((len(part) for part in parts), default=1)
     labels = []
@@ -141,7 +124,7 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
 
 
 def check_run(directory: Path) -> None:
-    """Check all that a page takes from a run, and that it came to its end; errors as :func:`load_runs`."""
+    """Check all that a page takes from a run, and that it came to its end."""
     load_runs([directory])
 
 
@@ -190,63 +173,28 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Seque
     return Accuracy(both[..., 0], both[..., 1], counted)
 
 
-# ---------------------------------------------------------------- settings
+_NOT_SHOWN = ("method", "options", "dataset", "data_dir", "partition", "training", *NOT_THE_UPLOAD, "defenses")
 
 
 def settings(config: RunConfig, images: str = "") -> dict[str, str]:
     """Return the choices made for a run, and what was done to its images, in words; those left at nothing are left out."""
-    training = config.training
-    results = {
-        "data set": dataset_title(config),
-        "images per class": config.per_class,
-        "image size": config.image_size,
-        "images": images or None,
-        "partition": partition_words(config.partition, ", ", "g"),
-        "least images of a client": config.partition.least_per_client,
-        "share for training": f"{config.partition.train_fraction:g}",
-        "seed of the partition": config.division_seed,
-        "clients": config.clients,
-        "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
-        "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
-        "public images": config.public or None,
-        "auxiliary": f"{config.auxiliary:g}",
-        "models": config.models,
-        "representation width": config.width,
-        "mapping": config.mapping,
-        "rounds": config.rounds,
-        "rounds between evaluations": None if config.evaluate_every == 1 else config.evaluate_every,
-        "learning rate": f"{training.learning_rate:g}",
-        "batch size": training.batch_size,
-        "local epochs": training.epochs,
-        "local steps at most": training.max_steps,
-        "momentum": training.momentum or None,
-        "weight decay": training.weight_decay or None,
-        "options": ", ".join(f"{name} {value}" for name, value in config.options.items()) or None,
-        "seed": config.seed,
-    }
-    return {name: str(value) for name, value in results.items() if value is not None}
+    values: dict[str, Any] = {"data set": dataset_title(config), "images": images}
+    values |= {"partition": partition_words(config.partition), "train fraction": config.partition.train_fraction}
+    values |= {"least per client": config.partition.least_per_client}
+    values |= {name: value for name, value in plain(config).items() if name not in _NOT_SHOWN}
+    values |= {**plain(config.training), **config.options, "seed": config.seed}
+    named = {name.replace("_", " "): value for name, value in values.items() if value is not None and value != ""}
+    return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items()}
 
 
 TEST_IMAGES = (
-    "data set",
-    "images per class",
-    "image size",
-    "partition",
-    "share for training",
-    "clients",
-    "public images",
-    "least images of a client",
-    "auxiliary",
-    "seed",
+    *("data set", "per class", "image size", "partition", "train fraction", "clients", "public"),
+    *("least per client", "auxiliary", "seed", "division seed"),
 )
 """Settings that decide which images a client is tested on."""
 
 
-# ---------------------------------------------------------------- without any exchange
-
-
-ALONE = "local"
-"""The method without any exchange."""
+ALONE = "local"  # the method without any exchange
 
 Baselines = Mapping[tuple[str, int], ReachedAccuracy]
 """Accuracies of clients that exchange nothing, by who they are (:func:`same_clients`) and the seed."""
@@ -300,11 +248,7 @@ def _difference(current: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
 
 
 def gain_words(comparison: Comparison | None) -> str:
-    """Return a gain in points of a hundred as a table shows it, with its interval; "–" for None.
-
-    >>> gain_words(compare([0.1, 0.2, 0.1], [0, 1, 2], measure="accuracy", against="local", least=0.0))
-    '+13.3 [-1.0, +27.7]'
-    """
+    """Return a gain in points of a hundred as a table shows it: ``+13.3 [-1.0, +27.7]``; "–" for None."""
     if comparison is None or comparison.mean is None:
         return "–"
     interval = "" if comparison.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in comparison.ci95))

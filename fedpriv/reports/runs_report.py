@@ -6,18 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpriv.reports.charts import Line, accuracy_chart, image_source
-from fedpriv.reports.page import LeftOut, environment, percent, table_text
-from fedpriv.reports.run_records import (
-    COUNTS,
-    MOMENTS,
-    TEST_IMAGES,
-    UNITS,
-    Cost,
-    RunRecord,
-    load_runs,
-    settings,
-)
+from fedpriv.reports.charts import Line, accuracy_chart
+from fedpriv.reports.page import LeftOut, environment, image_source, percent, table_text
+from fedpriv.reports.run_records import COUNTS, MOMENTS, TEST_IMAGES, UNITS, Cost, RunRecord, load_runs, settings
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.files import write_text
 
@@ -32,11 +23,6 @@ class Picture(NamedTuple):
     svg: str
     alt: str
     caption: str
-
-    @property
-    def source(self) -> str:
-        """The picture as a data URI, so that the page needs no other file."""
-        return image_source(self.svg)
 
 
 class Row(NamedTuple):
@@ -56,25 +42,16 @@ def write_runs_report(
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
-    """Write ``runs.html``, ``runs.csv`` and the pictures into the folder ``out``.
-
-    Raises:
-        UserError: when there are no runs, one is damaged or unfinished, or the target accuracy is out of (0, 1].
-    """
+    """Write ``runs.html``, ``runs.csv`` and the pictures on finished runs into the folder ``out``."""
     if not directories:
         raise UserError("report: no run directories; give at least one")
     check_target(target_accuracy)
     runs = load_runs(directories)
-    rows = [
-        Row(
-            f"{run.label}, {predictor}" if predictor else run.label,
-            run,
-            predictor,
-            {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS},
-        )
-        for run in runs
-        for predictor in run.predictors
-    ]
+    rows = []
+    for run in runs:
+        for predictor in run.predictors:
+            costs = {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS}
+            rows.append(Row(", ".join(filter(None, (run.label, predictor))), run, predictor, costs))
     each = [settings(run.config, run.summary.images) for run in runs]
     names = list(dict.fromkeys(name for item in each for name in item))
     shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
@@ -102,17 +79,14 @@ def write_runs_report(
     }
     files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
     files["runs.csv"] = table_text("runs.csv", [_item(row, target_accuracy) for row in rows])
-    files[PAGE] = environment(autoescape=True).get_template(f"{PAGE}.j2").render(values)
+    pages = environment(autoescape=True, filters={"source": lambda svg: image_source(svg.encode())})
+    files[PAGE] = pages.get_template(f"{PAGE}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
 
 def check_target(target_accuracy: float) -> None:
-    """Check a target accuracy.
-
-    Raises:
-        UserError: unless it lies above 0 and at most at 1.
-    """
+    """Check a target accuracy, in (0, 1]."""
     if not 0 < target_accuracy <= 1:
         raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 

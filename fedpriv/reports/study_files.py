@@ -1,11 +1,4 @@
-"""The files of a study's folder that say what it is and how far it has come: read, and checked field by field.
-
-::
-
-    study.json                      what the study is
-    cells.jsonl                     how far each cell has come
-    shards/I-of-N/cells.jsonl       how far the cells of a shard have come, until the shards are merged
-"""
+"""The files of a study's folder (:mod:`fedpriv.study.folder`): read, and checked field by field."""
 
 from __future__ import annotations
 
@@ -21,10 +14,9 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
-PATIENCE = 3.0
-"""Seconds for which a list that another process replaces meanwhile is read again."""
+FORMAT = 4  # of ``study.json``
+PATIENCE = 3.0  # seconds for which a list that another process replaces meanwhile is read again
 _FAR = {"done": 2, "failed": 1}
-_CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 
 _Seconds = Annotated[float, Strict()] | None
 
@@ -46,20 +38,19 @@ class Choice(_Part):
 class StudyFile(_Part):
     """``study.json``: the study as it was written, and the command and file that it is from."""
 
-    format: int | None = None
+    format: int
     source: str | None = None
     command: str | None = None
-    written: dict[str, Any] | None = None
+    written: dict[str, Any]
 
 
 class CellAttack(_Part):
-    """A result of a cell: its folder, ``pending``, ``done``, ``failed`` or ``left out``, and why; wall seconds."""
+    """A result of a cell."""
 
     attack: str
-    path: str
-    stage: str | None = None
-    status: str
-    error: str | None = None
+    path: str  # of its folder
+    status: str  # ``pending``, ``done``, ``failed`` or ``left out``
+    error: str | None = None  # why it is not done
     seconds: _Seconds = None
 
 
@@ -71,52 +62,34 @@ class Spent(_Part):
 
 
 class Cell(_Part):
-    """A line of ``cells.jsonl``: a run of a study, the attacks on it, and how far it has come.
+    """A line of ``cells.jsonl``: a run of a study, the attacks on it, and how far it has come."""
 
-    Attributes:
-        cell: its name.
-        method, method_label, method_title, method_options: registry name, what tables and pages call it, its options.
-        seed: of everything.
-        varied: axis -> value, of the method's grid.
-        target: kind of upload attacked; None for a run that is only trained.
-        division: cells of one seed and one division have the same clients with the same images.
-        run, attack_folder: folders, from the study's.
-        attacks: one a result.
-        status: ``pending``, ``done`` or ``failed``.
-        error: why it failed, or None.
-        seconds: spent so far.
-    """
-
-    cell: str
-    method: str
-    method_label: str | None = None
-    method_title: str | None = None
-    method_options: dict[str, JsonValue] = {}
+    cell: str  # its name
+    method: str  # registry name
+    method_label: str | None = None  # what tables call it
     defenses: tuple[Choice, ...] | None = None
     defense_label: str | None = None
-    defense_title: str | None = None
-    seed: Annotated[int, Strict()]
-    varied: dict[str, JsonValue] = {}
-    target: str | None
-    division: str = ""
-    run: str
+    seed: Annotated[int, Strict()]  # of everything
+    varied: dict[str, JsonValue] = {}  # axis -> value, of the method's grid
+    target: str | None  # kind of upload attacked; None for a run that is only trained
+    run: str  # its folder, from the study's
     attack_folder: str = ""
-    attacks: tuple[CellAttack, ...]
-    status: str
-    error: str | None = None
-    seconds: Spent = Spent()
+    attacks: tuple[CellAttack, ...]  # one a result
+    status: str  # ``pending``, ``done`` or ``failed``
+    error: str | None = None  # why it failed
+    seconds: Spent = Spent()  # spent so far
 
 
 T = TypeVar("T", bound=_Part)
 
 
 def read_study(folder: Path) -> StudyFile:
-    """Return the contents of ``study.json``.
-
-    Raises:
-        UserError: when it is missing or damaged, naming the field.
-    """
-    return _check(StudyFile, read_json(folder / STUDY), str(folder / STUDY))
+    """Return the contents of ``study.json``, checked field by field."""
+    values, path = read_json(folder / STUDY), folder / STUDY
+    if isinstance(values, Mapping) and values.get("format") != FORMAT:
+        text = f"of format {values.get('format')!r}, but this version reads format {FORMAT}"
+        raise UserError(f"{path}: {text}; use the fedpriv that began it, or run the study again")
+    return _check(StudyFile, values, str(path))
 
 
 def accounts(folder: Path) -> list[Path]:
@@ -125,11 +98,7 @@ def accounts(folder: Path) -> list[Path]:
 
 
 def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
-    """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at.
-
-    Raises:
-        UserError: when a list is damaged, naming the line and the field.
-    """
+    """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at."""
     rows = {row.cell: row for row in read_list(folder)}
     for account in accounts(folder):
         for row in () if account in besides else _settled(account):
@@ -154,20 +123,9 @@ def _settled(account: Path) -> list[Cell]:
 
 
 def read_list(folder: Path) -> list[Cell]:
-    """Return the lines of the ``cells.jsonl`` of a study, or of one of its shards; none where there is no such file.
-
-    Raises:
-        UserError: when it is damaged, naming the line and the field.
-    """
-    results = []
-    for index, line in enumerate(read_lines(folder / CELLS), start=1):
-        missing = [key for key in _CELL_KEYS if key not in line]
-        if missing:
-            raise UserError(
-                f"{folder / CELLS}:{index}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
-            )
-        results.append(_check(Cell, line, f"{folder / CELLS}:{index}"))
-    return results
+    """Return the lines of the ``cells.jsonl`` of a study, or of one of its shards; none where there is no such file."""
+    path = folder / CELLS
+    return [_check(Cell, line, f"{path}:{index}") for index, line in enumerate(read_lines(path), start=1)]
 
 
 def _check(shape: type[T], value: Any, where: str) -> T:

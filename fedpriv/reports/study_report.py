@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.eval.records import InferenceResult, Labels
-from fedpriv.eval.storage import AttackRecord, holds_scores, load_scores
+from fedpriv.eval.storage import StoredAttack, holds_scores, load_scores
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.labels import labelled
 from fedpriv.reports.page import LeftOut, readable
@@ -28,7 +28,7 @@ def is_study(folder: Path) -> bool:
 class StudyResults:
     """All that a page takes from a study: attacks, inferences, finished runs, its facts, and runs that cannot be read."""
 
-    attacks: Mapping[Path, AttackRecord]
+    attacks: Mapping[Path, StoredAttack]
     scores: Mapping[Path, InferenceResult]
     runs: tuple[Path, ...]
     facts: StudyFacts
@@ -36,22 +36,14 @@ class StudyResults:
 
 
 def write_study_report(folder: Path) -> None:
-    """Write the report on a study into its folder.
-
-    Raises:
-        UserError: when a file of the study is missing or damaged.
-    """
+    """Write the report on a study into its folder."""
     results = read_results(folder)
     attacks, alone = list(results.attacks.values()), baselines(results.runs)
     write_results(attacks, results.scores, folder, study=results.facts, alone=alone, left_out=results.left_out)
 
 
 def read_results(folder: Path) -> StudyResults:
-    """Return the results of a study; what cannot be read is left out, and named.
-
-    Raises:
-        UserError: when a file of the study itself is missing or damaged.
-    """
+    """Return the results of a study; what cannot be read is left out, and named. Its own files have to be whole."""
     study, cells = read_study(folder), read_cells(folder)
     if not cells:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
@@ -77,16 +69,15 @@ def read_results(folder: Path) -> StudyResults:
         cells=len(cells),
         failed=tuple(_unfinished(c, lost.get(c.cell)) for c in cells if c.status != "done" or c.cell in lost),
         privacy=tuple(accounts),
-        settings=((_title(study.source), json.dumps(study.written, indent=2, ensure_ascii=False)),),
+        settings=((Path(study.source or "flags").name, json.dumps(study.written, indent=2, ensure_ascii=False)),),
         commands=(study.command,) if study.command else (),
-        labels={place.resolve(): _labels(cell) for cell, place in done},
+        labels={
+            place.resolve(): Labels(method=cell.method_label or "", defense=cell.defense_label or "")
+            for cell, place in done
+        },
         trained_only=not any(cell.attacks for cell in cells),
     )
     return StudyResults(attacks, scores, runs, facts, tuple(damaged))
-
-
-def _title(source: str | None) -> str:
-    return Path(source).name if source else "flags"
 
 
 def _check_end(folder: Path) -> None:
@@ -112,20 +103,10 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
     )
 
 
-def _labels(cell: Cell) -> Labels:
-    return Labels(
-        method=cell.method_label or cell.method,
-        defense=cell.defense_label or "none",
-        method_title=cell.method_title or "",
-        defense_title=cell.defense_title or "",
-    )
-
-
 def _names(cell: Cell) -> tuple[str, str]:
-    called = _labels(cell)
-    chain = " + ".join(choice.label or choice.name for choice in cell.defenses or ()) or called.defense
-    method = labelled(called.method, called.method_title, cell.method)
-    return method, labelled(called.defense, called.defense_title, chain)
+    called = cell.defense_label or "none"
+    chain = " + ".join(choice.label or choice.name for choice in cell.defenses or ()) or called
+    return labelled(cell.method_label or "", cell.method), labelled(called, chain)
 
 
 def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of
+from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
@@ -21,11 +21,12 @@ from fedpriv.eval.words import (
     estimand_words,
     is_decibels,
     most_severe,
+    percent,
     sentence,
     threat_title,
 )
-from fedpriv.reports.labels import card_lines, local_work, point_labels, series_key, upload_size, upload_title
-from fedpriv.reports.page import quantity, whole_percent
+from fedpriv.reports.labels import card_meanings, local_work, point_labels, upload_size, upload_title
+from fedpriv.reports.page import quantity
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -89,21 +90,13 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """An upload of a page, or one after several amounts of local work or at several stages of training.
+    """An upload of a page, or one after several amounts of local work or at several stages of training."""
 
-    Attributes:
-        name: what it is called beside the others.
-        head: what it is, part by part.
-        about: provenance of its first result.
-        settings: answers by setting; the only one is called nothing.
-        results: of all attacks on it.
-    """
-
-    name: str
-    head: tuple[str, ...]
-    about: Provenance
-    settings: Mapping[str, tuple[Answer, ...]]
-    results: Mapping[Any, Result]
+    name: str  # what it is called beside the others
+    head: tuple[str, ...]  # what it is, part by part
+    about: Provenance  # of its first result
+    settings: Mapping[str, tuple[Answer, ...]]  # answers by setting; the only one is called nothing
+    results: Mapping[Any, Result]  # of all attacks on it
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -155,7 +148,7 @@ class Subject:
         reached = [about.run_accuracy["after_training"].pooled for about in runs if about.run_accuracy]
         reached = reached or [about.accuracy for about in abouts if about.accuracy is not None][:1]
         sizes = [size[2] for about in runs if (size := upload_size(about)) is not None]
-        parts = [f"accuracy {whole_percent(fmean(reached))}"] if reached else []
+        parts = [f"accuracy {percent(fmean(reached))}"] if reached else []
         return (*parts, *([f"upload {quantity(fmean(sizes), 'B')} a client and round"] if sizes else []))
 
     @property
@@ -205,8 +198,7 @@ class Subject:
         given: dict[Threat, dict[str, None]] = {}
         for answer in self.answers:
             for result in self.behind(answer).values():
-                card = card_lines(about_of(result).knowledge)
-                given.setdefault(answer.threat, {}).update({line["meaning"]: None for line in card if line["meaning"]})
+                given.setdefault(answer.threat, {}).update(dict.fromkeys(card_meanings(about_of(result).knowledge)))
         lines = ASSUMED | ({"white-box": LABELS_KNOWN} if has_batches(self.about.target) else {})
         named = zip(THREATS, self.threats, strict=True)
         return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)
@@ -216,8 +208,9 @@ def subjects(results: Mapping[Any, Result], answers: Sequence[Answer] | None = N
     """Return the uploads of a page in the order in which they come; ``answers`` are those of all results together."""
     answers = page_answers(results) if answers is None else answers
     series: dict[str, dict[Any, Result]] = {}
-    for key, result in results.items():
-        series.setdefault(series_key(about_of(result)), {})[key] = result
+    for key, result in results.items():  # all settings of a sweep over local work are one upload
+        swept = () if about_of(result).reach is None else ("batch_size", "max_steps", "epochs")
+        series.setdefault(upload_key(about_of(result), swept), {})[key] = result
     firsts = [about_of(next(iter(group.values()))) for group in series.values()]
     several = len({about.dataset for about in firsts}) > 1
     made = []
@@ -267,9 +260,6 @@ def mark(answer: Answer) -> Mark:
     return Mark(STATES[answer.verdict], sign, word, " ".join(filter(None, (about, cell(answer)))))
 
 
-# ---------------------------------------------------------------- lines of a section
-
-
 def _level(answer: Answer) -> str:
     """Return the levels of attack and baseline in dB, which the sentence leaves out."""
     if answer.value is None or answer.baseline is None or not is_decibels(answer):
@@ -298,8 +288,6 @@ def _ability(answer: Answer) -> str:
     """Return the evidence of the attack's ability where the sentence on the answer does not say it."""
     return able_words(answer.able) if answer.verdict == "leak" and answer.able is not None else ""
 
-
-# ---------------------------------------------------------------- as plain text
 
 WIDTH: Final = 80
 _FIRST = 18

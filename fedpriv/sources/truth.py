@@ -15,9 +15,6 @@ from fedpriv.datasets.types import Samples
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-ESTIMANDS = ("1", "several")
-"""Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
-
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 

@@ -8,15 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from fedpriv.attacks import attacks_for, is_attacked, targets_of
 from fedpriv.attacks.contract import Attack
+from fedpriv.datasets import DATASETS
+from fedpriv.datasets.types import Samples
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import DefensePipeline, defense_facts
+from fedpriv.federation.method import ClientSetup
+from fedpriv.federation.prepared import check_plan, protection_plan
 from fedpriv.federation.run_directory import RunConfig
+from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
+from fedpriv.models.split import Blueprint
 from fedpriv.pipeline import plan as planning
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.reports.run_records import ALONE, same_clients
+from fedpriv.sources.run import prepare
 from fedpriv.study.grid import (
     UNDEFENDED,
     AttackEntry,
@@ -33,20 +42,12 @@ from fedpriv.study.written import Misplaced, at, read_from, wrong
 from fedpriv.util.compute import Numerics
 from fedpriv.util.config import parse, plain
 
-MOST_LETTERS = 90
-"""Of a label in the name of a folder, which holds two labels and may not have more than 255."""
-
-DIVIDING = (
-    *("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "auxiliary"),
-    "division_seed",
-)
-"""Fields of a run's configuration that, with the seed, say which client holds which images."""
+MOST_LETTERS = 90  # of a label in the name of a folder, which holds two labels and may not have more than 255
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 """Settings that say what is stored of a run or measured, and nothing of its clients."""
 
-_SIDE, _IMAGES = 32, 100
-"""Pixels a side, and images of a client, where data is not looked at."""
+_SIDE, _IMAGES = 32, 100  # pixels a side, and images of a client, where data is not looked at
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ class Cell:
     plans: tuple[AttackPlan, ...]  # one an attack of the study
     homes: tuple[str, ...]  # for each plan the folder, from the study's, that its results stand in
     named: bool  # whether the study names its attacks
-    division: str  # cells of one seed and one division have the same clients with the same images
 
     @property
     def client_steps(self) -> int:
@@ -104,7 +104,8 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
     Data is loaded and divided and every network is built, so that whatever cannot run is refused here; in a ``sketch`` the
     configuration alone is looked at.
     """
-    sent: Sent = sketched if sketch else lambda config: prepared(config, execution)
+    cpu, download = torch.device("cpu"), execution.download
+    sent: Sent = _sketched if sketch else lambda config: prepare(config, cpu, download=download).uploads
     seeds, cells = study.settings["seeds"], list[Cell]()
     runs, divided, used = dict[str, str](), set[tuple[str, int]](), set[str]()
     notes, misfits = dict.fromkeys(study.notes), list[Misplaced]()
@@ -114,9 +115,9 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
             with at(method.keys, method.place_of):
                 for seed in seeds[: 1 if sketch else None]:
                     config = config_of(study, method, UNDEFENDED, seed)
-                    if seed == seeds[0] or (division_of(config), seed) not in divided:
+                    if seed == seeds[0] or (same_clients(config), seed) not in divided:
                         kinds = sent(config)
-                    divided.add((division_of(config), seed))
+                    divided.add((same_clients(config), seed))
             for defense in study.defenses if method.name != ALONE else (UNDEFENDED,):
                 try:
                     target, entries, refusals = _attacked(study, method, defense, kinds, sent)
@@ -129,7 +130,17 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
                 notes |= dict.fromkeys(f"left out: {line}" for line in refusals)
                 used |= {entry.name for entry in entries}
                 for seed in seeds:
-                    cells.append(_cell(study, method, defense, seed, target, entries, runs, execution))
+                    config = config_of(study, method, defense, seed)
+                    if any(entry.attack.needs.every_extractor for entry in entries):
+                        config = replace(config, keep=tuple(range(1, config.rounds + 1)))
+                    name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
+                    run = runs.setdefault(json.dumps(plain(config), sort_keys=True), name)
+                    plans = tuple(_plan(study, entry, str(target), seed, execution) for entry in entries)
+                    parts = (
+                        ("attacks", name, *([_short(with_values("", e.varied))] if e.varied else ())) for e in entries
+                    )
+                    homes, named = tuple(map("/".join, parts)), study.attacks is not None
+                    cells.append(Cell(name, method, defense, seed, run, config, target, plans, homes, named))
         targets = sorted({cell.target for cell in cells if cell.target is not None})
         if all(cell.method.name == ALONE for cell in cells):
             text = f"{ALONE} uploads nothing, so nothing would be attacked"
@@ -142,48 +153,11 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
     return tuple(cells), tuple(notes)
 
 
-def _cell(
-    study: Study,
-    method: MethodEntry,
-    defense: DefenseEntry,
-    seed: int,
-    target: str | None,
-    entries: Sequence[AttackEntry],
-    runs: dict[str, str],
-    execution: Execution,
-) -> Cell:
-    config = config_of(study, method, defense, seed)
-    division = division_of(config)
-    every = any(entry.attack.needs.every_extractor for entry in entries)
-    config = replace(config, keep=tuple(range(1, config.rounds + 1) if every else sorted({*config.keep})))
-    name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
-    home = f"attacks/{name}"
-    return Cell(
-        name=name,
-        method=method,
-        defense=defense,
-        seed=seed,
-        run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
-        config=config,
-        target=target,
-        plans=tuple(_plan(study, entry, str(target), seed, execution) for entry in entries),
-        homes=tuple(f"{home}/{_short(with_values('', e.varied))}" if e.varied else home for e in entries),
-        named=study.attacks is not None,
-        division=division,
-    )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _short(label: str) -> str:
     """Return a label as a part of a file's name, which may not be long."""
     name = slug(label)
-    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{_digest(name)[:8]}"
-
-
-# ---------------------------------------------------------------- runs
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{digest}"
 
 
 def _alone(study: Study) -> list[MethodEntry]:
@@ -200,7 +174,7 @@ def _alone(study: Study) -> list[MethodEntry]:
         federation = {**measured, **settings, "capture": "none", "keep": ()}
         axes = {axis: value for axis, value in method.varied.items() if settings.get(axis) == value}
         label = with_values(ALONE, settings)
-        results.append(MethodEntry(label, label, ALONE, {}, federation, varied=axes, keys=method.keys))
+        results.append(MethodEntry(label, ALONE, {}, federation, varied=axes, keys=method.keys))
     refuse_twice([*results, *study.methods], "method")
     return results
 
@@ -212,31 +186,8 @@ def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: in
     return replace(config, options=method.options, defenses=defense.choices)
 
 
-def division_of(config: RunConfig) -> str:
-    """Return the key of runs that, with one seed, have the same clients with the same images."""
-    return _digest(json.dumps({name: plain(getattr(config, name)) for name in DIVIDING}, sort_keys=True))[:12]
-
-
-def prepared(config: RunConfig, execution: Execution) -> tuple[str, ...]:
-    """Make a run ready, so that whatever it lacks is refused; return the kinds of payload that leave its clients."""
-    import torch
-
-    from fedpriv.sources.run import prepare
-
-    return prepare(config, torch.device("cpu"), download=execution.download).uploads
-
-
-def sketched(config: RunConfig) -> tuple[str, ...]:
-    """Return the same without data: with images of a usual size, and as many a client as usual."""
-    import torch
-
-    from fedpriv.datasets import DATASETS
-    from fedpriv.datasets.types import Samples
-    from fedpriv.federation.method import ClientSetup
-    from fedpriv.federation.prepared import check_plan, protection_plan
-    from fedpriv.methods import METHODS
-    from fedpriv.models.split import Blueprint
-
+def _sketched(config: RunConfig) -> tuple[str, ...]:
+    """Return the kinds of payload that a run sends, by images of a usual size, and as many a client as usual."""
     DATASETS.load(config.dataset)
     method, pipeline = METHODS.load(config.method), DefensePipeline(build_defenses(config.defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
@@ -253,9 +204,6 @@ def sketched(config: RunConfig) -> tuple[str, ...]:
     plan = protection_plan(config, method, setups)
     pipeline.check(plan)
     return pipeline.after(plan).uploads
-
-
-# ---------------------------------------------------------------- what a method under a defense gives an attacker
 
 
 def _attacked(

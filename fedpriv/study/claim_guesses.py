@@ -17,21 +17,18 @@ from fedpriv.study.claim_plan import Asked, Place, measure_of, places, setting_a
 from fedpriv.study.settings import run_config
 from fedpriv.util.errors import UserError
 
-PER_CLASS = 20
-"""Images of a class that guesses at images are made of and scored on: half for either."""
+PER_CLASS = 20  # images of a class that guesses at images are made of and scored on: half for either
 
 OF_NOISE = 1 / 12
 """Variance of uniform noise in [0, 1]: by so much its squared error at any image is above that of mid-grey, on average."""
 
-SHOWN = 3
-"""Rows that are named where several lie below a guess."""
+SHOWN = 3  # rows that are named where several lie below a guess
 
 BALANCED = {"cifar10": (10, 6000), "cifar100": (100, 600), "tiny-imagenet": (200, 550), "fashion-mnist": (10, 7000)}
 """Classes of data sets, and images of each, training and test together: a division follows from these alone."""
 
 
-Printed = list[tuple[Place, float]]
-"""Cells with the values that the paper prints there."""
+Printed = list[tuple[Place, float]]  # cells with the values that the paper prints there
 
 
 def guessed(claim: Claim, requested: Asked) -> tuple[str, ...]:

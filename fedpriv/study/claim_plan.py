@@ -47,31 +47,15 @@ ONE_MODEL, PUBLIC = "small-cnn", 20
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of a table: its row, its column, and the place of the column among the claim's."""
+    """A cell of a table."""
 
     row: Row
     column: Column
-    number: int
-
-    @property
-    def name(self) -> str:
-        """``ROW | COLUMN``."""
-        return f"{self.row.name} | {self.column.name}"
-
-    @property
-    def claimed(self) -> float | None:
-        """The paper's value, or None."""
-        return self.row.values[self.number]
-
-    @property
-    def method(self) -> str | None:
-        """Registry name of the method, or None where the claim is about any."""
-        return self.row.method or self.column.method
-
-    @property
-    def target(self) -> str | None:
-        """Kind of upload, or None."""
-        return self.row.target or self.column.target
+    name: str  # ``ROW | COLUMN``
+    claimed: float | None  # the paper's value
+    spread: float | None  # the deviation that the paper prints
+    method: str | None  # registry name; None where the claim is about any
+    target: str | None  # kind of upload
 
 
 @dataclass(frozen=True)
@@ -89,21 +73,25 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a claim that are run, and the study that runs them; nothing is trained where it is empty.
-
-    ``labels`` are name of a cell -> label of its method in the study; ``left_out`` what is not tried, and why.
-    """
+    """The cells of a claim that are run, and the study that runs them; nothing is trained where it is empty."""
 
     tried: tuple[Place, ...]
-    left_out: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()  # what is not tried, and why
+    labels: Mapping[str, str] = field(default_factory=dict)  # name of a cell -> label of its method in the study
     study: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
 
 
 def places(claim: Claim) -> tuple[Place, ...]:
     """Return every cell of a claim, row by row."""
-    return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
+    cells = []
+    for row in claim.rows:
+        for column, claimed, spread in zip(
+            claim.columns, row.values, row.spread or [None] * len(row.values), strict=True
+        ):
+            name, method = f"{row.name} | {column.name}", row.method or column.method
+            cells.append(Place(row, column, name, claimed, spread, method, row.target or column.target))
+    return tuple(cells)
 
 
 def measure_of(claim: Claim, position: Place, scale: str = PAPER) -> Measure:
@@ -139,26 +127,12 @@ def sizes_of(claim: Claim, position: Place) -> dict[str, Any]:
     return merged(claim.sizes, position.column.sizes, position.row.sizes)
 
 
-def study_at(claim: Claim, scale: str) -> dict[str, Any]:
-    """Return the keys of a study for an attacked claim."""
-    return merged(claim.study, *([] if scale == PAPER else [DEFAULTS[scale].study, _scaled(claim, scale).study]))
-
-
-def seeds_at(claim: Claim, scale: str) -> tuple[int, ...]:
-    """Return the seeds of the runs at a scale."""
-    return claim.seeds if scale == PAPER else _scaled(claim, scale).seeds or DEFAULTS[scale].seeds
-
-
 def _scaled(claim: Claim, scale: str) -> ScaledDown:
     return claim.scales.get(scale, ScaledDown())
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables in one, later ones winning; their ``option`` are merged in turn.
-
-    >>> merged({"alpha": 1, "option": {"a": 1}}, {"alpha": 2, "option": {"b": 2}})
-    {'alpha': 2, 'option': {'a': 1, 'b': 2}}
-    """
+    """Return tables in one, later ones winning; their ``option`` are merged in turn."""
     whole: dict[str, Any] = {}
     for table in tables:
         option = {**whole.get("option", {}), **table.get("option", {})}
@@ -217,10 +191,11 @@ def planned(claim: Claim, requested: Asked) -> Plan:
         labels[place.name] = entries.setdefault(_key(entry), {**entry, "label": place.name})["label"]
     if not entries:
         raise UserError(next(iter(reasons.values())))
-    seeds = requested.seeds or seeds_at(claim, requested.scale)
+    usual, scaled = DEFAULTS.get(requested.scale, ScaledDown()), _scaled(claim, requested.scale)
+    seeds = requested.seeds or (claim.seeds if requested.scale == PAPER else scaled.seeds or usual.seeds)
     study: dict[str, Any] = {"methods": list(entries.values()), "seeds": list(seeds)}
     if claim.quantity == "inversion":
-        study = {**study_at(claim, requested.scale), **study, "local": False}
+        study = {**merged(claim.study, usual.study, scaled.study), **study, "local": False}
         targets = {entry.get("target") for entry in entries.values()}
         if None not in targets:  # attacks on other uploads than those of the chosen rows are left out
             study["attacks"] = [entry for entry in study["attacks"] if targets & set(targets_of(entry["name"]))]
@@ -248,7 +223,7 @@ def cells_of(claim: Claim, requested: Asked) -> tuple[Place, ...]:
     if requested.scale == "smoke" and cells and not (requested.rows or requested.columns or claim.counted):
         # the first row, the first column, and cells of the same runs, which only measure differently
         keys = {cell.name: _key([cell.method, cell.target, setting_at(claim, cell, "smoke")]) for cell in cells}
-        runs = {keys[item.name] for item in cells if item.number == cells[0].number or item.row is cells[0].row}
+        runs = {keys[item.name] for item in cells if item.column is cells[0].column or item.row is cells[0].row}
         cells = [index for index in cells if keys[index.name] in runs]
     if all(position.method is None for position in cells):
         raise UserError("this claim speaks of no method, so there is nothing to run")

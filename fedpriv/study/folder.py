@@ -1,11 +1,7 @@
 """A study's folder: what the study is, how far each of its cells has come, and the shards that work on it side by side.
 
-::
-
-    study.json, cells.jsonl          made once; with shards, left alone until these are merged
-    shards/I-of-N/cells.jsonl        how far the cells of this shard have come; nobody else writes here
-    shards/I-of-N/logs/
-    runs/, attacks/                  every run and every cell lists its own files
+``study.json`` and ``cells.jsonl`` are made once, and with shards left alone until these are merged; ``shards/I-of-N/`` has
+``cells.jsonl`` and ``logs/`` of one shard, and nobody else writes there; every run and every cell lists its own files.
 
 All shards that are at work lock the study's folder together, so that nobody replaces it, and each its own folder alone.
 Cells that share a run are of one shard. Whoever ends last, or any later command on the whole study, locks the study's
@@ -24,8 +20,18 @@ from typing import TypeVar
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.pipeline.result_folders import is_result
-from fedpriv.reports import study_files
-from fedpriv.reports.study_files import CELLS, SHARDS, STUDY, CellAttack, Choice, Spent, StudyFile, read_cells
+from fedpriv.reports.study_files import (
+    CELLS,
+    FORMAT,
+    SHARDS,
+    STUDY,
+    CellAttack,
+    Choice,
+    Spent,
+    StudyFile,
+    read_cells,
+    read_study,
+)
 from fedpriv.reports.study_files import Cell as Row
 from fedpriv.study.cells import Cell
 from fedpriv.study.grid import Study, parse_study
@@ -36,13 +42,9 @@ from fedpriv.util.escape import command_line
 from fedpriv.util.files import log, write_json, write_text
 from fedpriv.util.folders import Busy
 
-FORMAT = 4
-OVER = ("done", "left out")
-"""States of an attack that need not be run again."""
-MOST = 100_000
-"""Shards, at most; more than any queue takes."""
-PATIENCE = 120.0
-"""Seconds to wait for another shard that makes or merges the study."""
+OVER = ("done", "left out")  # states of an attack that need not be run again
+MOST = 100_000  # shards, at most; more than any queue takes
+PATIENCE = 120.0  # seconds to wait for another shard that makes or merges the study
 
 T = TypeVar("T")
 
@@ -71,26 +73,12 @@ def _determining(study: Study) -> dict[str, object]:
     return {name: getattr(study, name) for name in names} | dict(study.settings)
 
 
-def read_study(path: Path) -> StudyFile:
-    """Return a folder's study.json, to go on with."""
+def saved_study(path: Path) -> Study:
+    """Return the study that a folder holds, to go on with."""
     if not (path / STUDY).is_file():
         start = command_line("audit", "STUDY.toml", "--out", path)
         raise UserError(f"{path}: no study here ({STUDY} is missing); start one with: {start}")
-    study = study_files.read_study(path)
-    if study.format != FORMAT:
-        text = f"of format {study.format!r}, but this version goes on with format {FORMAT}"
-        raise UserError(f"{path / STUDY}: {text}; use the fedpriv that began it, or run the study again")
-    if study.written is None:
-        raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
-    return study
-
-
-def saved_study(path: Path) -> Study:
-    """Return the study that a folder holds, to go on with."""
-    return parse_study(read_study(path).written or {}, str(path / STUDY))
-
-
-# ---------------------------------------------------------------- cells.jsonl
+    return parse_study(read_study(path).written, str(path / STUDY))
 
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -118,15 +106,11 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
         cell=cell.name,
         method=cell.method.name,
         method_label=cell.method.label,
-        method_title=cell.method.title,
-        method_options=plain(cell.method.options),
         defenses=tuple(Choice(name=facts.name, options=dict(facts.options), label=facts.label) for facts in defenses),
         defense_label=cell.defense.label,
-        defense_title=cell.defense.title,
         seed=cell.seed,
         varied=plain(cell.method.varied),
         target=cell.target,
-        division=cell.division,
         run=f"runs/{cell.run}",
         attack_folder=f"attacks/{cell.name}",
         attacks=tuple(attacks),
@@ -138,9 +122,6 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
 def results(cell: Cell) -> list[list[str]]:
     """Return for each plan of a cell the folders, from the study's, of the results that it will have."""
     return [[f"{home}/{name}" for name in plan.results()] for plan, home in zip(cell.plans, cell.homes, strict=True)]
-
-
-# ---------------------------------------------------------------- shards
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from fedpriv.study.written import (
     Keys,
     Member,
     MethodMember,
-    WrittenStudy,
     at,
     read_from,
     read_written,
@@ -35,8 +34,7 @@ from fedpriv.util.errors import unknown_name
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: those of ``fedpriv train``."""
 
-ONE_MODEL = "small-cnn"
-"""Architecture of every client where a method needs one for all and none is asked for."""
+ONE_MODEL = "small-cnn"  # architecture of every client where a method needs one for all and none is asked for
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class MethodEntry:
     """One point of the grid of a method."""
 
     label: str  # what tables call it
-    title: str | None  # what pages call it where no label was given; None: its registry name stands behind the label
     name: str
     options: Mapping[str, Any]
     federation: Mapping[str, Any]  # settings in which it differs from the others, or that an axis varies
@@ -70,16 +67,14 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class DefenseEntry:
-    """One point of a study's grid of defenses, which are applied in this order; label and title as of a method."""
+    """One point of a study's grid of defenses, which are applied in this order."""
 
     label: str
-    title: str | None
     choices: tuple[DefenseChoice, ...]
     keys: Keys = field(default=(), compare=False)
 
 
-UNDEFENDED = DefenseEntry("none", "none", ())
-"""No defense."""
+UNDEFENDED = DefenseEntry("none", ())  # no defense
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,8 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
             if name in shared:
                 raise wrong(("axes", name), f"{name} is set twice, here and in the federation; drop one")
         notes = []
-        need = [entry.name for entry in written.methods if _needs_one_model(entry, written)]
+        open_ = [entry.name for entry in written.methods if "models" not in entry.options and entry.name in METHODS]
+        need = [name for name in open_ if METHODS.load(name).homogeneous]
         if need and "models" not in {*shared, *written.axes}:
             shared["models"] = ONE_MODEL
             notes = [f"models: {ONE_MODEL} for every client, since {need[0]} needs one architecture for all"]
@@ -134,32 +130,16 @@ def parse_study(values: Mapping[str, Any], source: str = "study") -> Study:
         )
 
 
-def _needs_one_model(entry: MethodMember, written: WrittenStudy) -> bool:
-    """True for a method that takes one architecture for all clients, and names none."""
-    return "models" not in entry.options and entry.name in METHODS and METHODS.load(entry.name).homogeneous
-
-
-# ---------------------------------------------------------------- points of grids
-
-
 def varied(kind: type, options: Mapping[str, Any], keys: Keys) -> list[dict[str, Any]]:
-    """Return every combination of the options that a list varies; where one takes a list itself, a list of lists does.
-
-    >>> from fedpriv.defenses.noise import Noise
-    >>> varied(Noise, {"scale": [0.1, 1], "kind": "laplace"}, ())
-    [{'scale': 0.1}, {'scale': 1}]
-    """
-    hints = typing.get_type_hints(kind)
-    values: dict[str, list[Any]] = {}
+    """Return every combination of the options that a list varies; where one takes a list itself, a list of lists does."""
+    hints, values = typing.get_type_hints(kind), dict[str, list[Any]]()
     for key, value in options.items():
-        if isinstance(value, list) and (_nested(value) or not _takes_list(hints.get(key))):
+        kinds = (hints.get(key), *typing.get_args(hints.get(key)))
+        takes_list = any(typing.get_origin(option) in (tuple, list, Sequence) for option in kinds)
+        if isinstance(value, list) and (_nested(value) or not takes_list):
             refuse_no_grid(value, (*keys, key))
             values[key] = value
     return _points(values)
-
-
-def _takes_list(hint: Any) -> bool:
-    return any(typing.get_origin(option) in (tuple, list, Sequence) for option in (hint, *typing.get_args(hint)))
 
 
 def _nested(value: list[Any]) -> bool:
@@ -199,10 +179,9 @@ def _methods(entry: MethodMember, axes: Mapping[str, list[Any]], index: int) -> 
         chosen, given, changed = {**options, **point}, settings | set_, point | set_
         with at(keys):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
-        title = None if entry.label else with_values(method.name, chosen | given)
-        shown = changed if entry.label else {"target": target} if target else {}
-        label = with_values(entry.label or str(title), shown)
-        results.append(MethodEntry(label, title, entry.name, parsed, _federation(keys, given), target, changed, keys))
+        shown = changed if entry.label else chosen | given | ({"target": target} if target else {})
+        label = with_values(entry.label or method.name, shown)
+        results.append(MethodEntry(label, entry.name, parsed, _federation(keys, given), target, changed, keys))
     return results
 
 
@@ -239,9 +218,9 @@ def _defenses(chains: Sequence[Sequence[Member]]) -> tuple[DefenseEntry, ...]:
                     (made,) = build_defenses([DefenseChoice(entry.name, options)])
                 choices.append(DefenseChoice(entry.name, plain(made)))
                 chosen.append(with_values(entry.name, options))
-            title = None if named else " + ".join(chosen)
-            label = with_values(named, {k: v for given in point for k, v in given.items()}) if named else str(title)
-            results.append(DefenseEntry(label, title, tuple(choices), keys))
+            values = {k: v for given in point for k, v in given.items()}
+            label = with_values(named, values) if named else " + ".join(chosen)
+            results.append(DefenseEntry(label, tuple(choices), keys))
     refuse_twice(results, "defense")
     return tuple(results)
 
@@ -269,20 +248,13 @@ def bounded(kind: Any, iterations: int | None) -> dict[str, Any]:
     return {} if iterations is None or kind.budget is None else {kind.budget: iterations}
 
 
-# ---------------------------------------------------------------- labels
-
-
 def with_values(name: str, values: Mapping[str, Any]) -> str:
     """Return a name with settings behind it: ``noise scale=0.1``."""
     return " ".join([name, *(f"{key}={value}" for key, value in values.items())])
 
 
 def slug(label: str) -> str:
-    """Return a label as the name of a file.
-
-    >>> slug("noise scale=0.1 + clip norm=1")
-    'noise-scale=0.1+clip-norm=1'
-    """
+    """Return a label as the name of a file: ``noise-scale=0.1+clip-norm=1``."""
     plus = label.lower().replace(" + ", "+")
     kept = "".join(c if c.isascii() and (c.isalnum() or c in ".=+") else " " for c in plus)
     return "-".join(kept.split()).strip("-.") or "x"

@@ -23,17 +23,15 @@ from fedpriv.eval.claims import (
     judge_order,
     judge_value,
 )
-from fedpriv.eval.floors import LABELS
 from fedpriv.eval.intervals import Means, combine, compare
-from fedpriv.eval.records import Comparison, Estimate, ReconstructionRecord
+from fedpriv.eval.records import LABELS, Comparison, Estimate, ReconstructionRecord
 from fedpriv.eval.score import versions
 from fedpriv.eval.storage import load_metrics
 from fedpriv.reports.run_records import ALONE, RunRecord, load_runs, same_clients
 from fedpriv.reports.study_files import Cell, read_cells
 from fedpriv.study.claim_plan import PAPER, Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
-ENOUGH_SEEDS = 3
-"""Seeds from which on an interval goes over seeds."""
+ENOUGH_SEEDS = 3  # seeds from which on an interval goes over seeds
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ def _cell(claim: Claim, position: Place, requested: Asked, result: Measured) -> 
         unit=claim.unit if column.unit is None else column.unit,
         digits=digits,
         claimed=position.claimed,
-        spread=position.row.spread[position.number] if position.row.spread else None,
+        spread=position.spread,
         measured=result.mean,
         baseline=result.baseline,
         baseline_name=result.baseline_name,

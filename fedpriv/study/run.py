@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 from fedpriv.pipeline.execute import open_run, run_plan
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.reports.runs_report import PAGE, write_runs_report
-from fedpriv.reports.study_files import SHARDS, accounts, read_cells
+from fedpriv.reports.study_files import SHARDS, accounts, read_cells, read_study
 from fedpriv.reports.study_files import Cell as Row
 from fedpriv.reports.study_report import write_study_report
 from fedpriv.study import folder as study_folder
+from fedpriv.study import training
 from fedpriv.study.cells import Cell, Execution, lay_out
 from fedpriv.study.folder import Shard
 from fedpriv.study.grid import Study
@@ -30,11 +31,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
 from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, WorkerKilled
 
-MERGING = 10.0
-"""Seconds for which the last shard waits for others that are just letting go of the folder."""
-
-Tell = Callable[[Row, str | None], None]
-"""Called with a cell's line and what is being done with it; None when it has come to its end."""
+MERGING = 10.0  # seconds for which the last shard waits for others that are just letting go of the folder
 
 
 @dataclass(frozen=True)
@@ -155,17 +152,8 @@ def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
     return out / PAGE
 
 
-# ---------------------------------------------------------------- cells, by one process or several
-
-
-@dataclass(frozen=True)
-class Part:
-    """Cells that share a run; their lines are in the folder ``account``, the study's or a shard's."""
-
-    folder: Path
-    account: Path
-    cells: tuple[Cell, ...]
-    execution: Execution
+Part = tuple[Path, Path, tuple[Cell, ...], Execution]
+"""Folders of the study and of the lines of its cells (the same, or a shard's), cells that share a run, and circumstances."""
 
 
 def _carry_out(
@@ -192,7 +180,7 @@ def _carry_out(
             runs: dict[str, list[Cell]] = {}
             for cell in pending:
                 runs.setdefault(cell.run, []).append(cell)
-            parts = [Part(path, account, tuple(some), execution) for some in runs.values()]
+            parts: list[Part] = [(path, account, tuple(some), execution) for some in runs.values()]
             try:
                 with Pool(min(execution.workers, len(parts)), execution.patience, hear=enter) as pool:
                     for _ in pool.map(perform, parts):
@@ -206,20 +194,24 @@ def _carry_out(
 
 def perform(part: Part, relay: Relay) -> None:
     """Train a run where that is not done yet, and attack it; what goes wrong is told in the cell's line."""
-    folder, account, cells = part.folder, part.account, part.cells
-    command = str(study_folder.read_study(folder).command)
+    folder, account, cells, execution = part
+    command = str(read_study(folder).command)
     besides = [item for item in accounts(folder) if item != account]
     for cell, row in zip(cells, study_folder.standing(folder, cells, besides), strict=True):
         errors: list[str] = []
         relay.tell(row, "training")
         with _noting(account, cell, errors):
-            seconds = _train(folder / "runs" / cell.run, cell, part.execution)
-            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
+            run, device, download = folder / "runs" / cell.run, execution.device, execution.download
+            resume = (run / "config.json").is_file()
+            if not resume and folders.occupied(run):
+                raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
+            ended = training.train_run(run, cell.config, device=device, download=download, resume=resume)
+            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": ended.seconds})})
         if not errors:
-            row = _attack_all(folder, account, cell, row, command, relay.tell)
+            row = _attack_all(folder, account, cell, row, command, relay)
             errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
-        ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
-        relay.tell(row.model_copy(update=ended), None)
+        status = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        relay.tell(row.model_copy(update=status), None)
 
 
 @contextlib.contextmanager
@@ -234,16 +226,7 @@ def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
         errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
 
 
-def _train(run: Path, cell: Cell, execution: Execution) -> float:
-    from fedpriv.study.training import train_run
-
-    resume = (run / "config.json").is_file()
-    if not resume and folders.occupied(run):
-        raise UserError(f"{run / 'config.json'}: missing; remove {run} to train the run again")
-    return train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume).seconds
-
-
-def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
+def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, relay: Relay) -> Row:
     """Carry out a cell's plans one by one, and return its line with what became of each."""
     if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
         files.mark(folder / "attacks" / cell.name, "cell")
@@ -252,7 +235,7 @@ def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str,
         entries = [entry for entry in row.attacks if entry.path in paths]
         if all(entry.status in study_folder.OVER for entry in entries):
             continue
-        tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
+        relay.tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
         began, errors = time.perf_counter(), list[str]()
         # The run is held, so that no other process attacks it for the same cell.
         with _noting(account, cell, errors), folders.held(run):

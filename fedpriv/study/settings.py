@@ -14,8 +14,7 @@ from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import Listener
 
-EVERY_ROUND = "all"
-"""In the place of the rounds whose checkpoints are kept: every one."""
+EVERY_ROUND = "all"  # in the place of the rounds whose checkpoints are kept: every one
 
 
 class Circumstances(TypedDict, total=False):

@@ -21,8 +21,7 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, number_of_workers, patience_for
 
-AHEAD = 2
-"""Clients whose results wait for an earlier client's, a process."""
+AHEAD = 2  # clients whose results wait for an earlier client's, a process
 
 
 def train_run(
@@ -66,9 +65,6 @@ def train_run(
     return summary
 
 
-# ---------------------------------------------------------------- engines
-
-
 def _checked_device(choice: EngineChoice, device: str, workers: int | str) -> str:
     """Return where this process computes under an engine, of where it was told to."""
     number_of_workers(workers, "cpu")
@@ -107,8 +103,7 @@ def opened(federation: Federation, workers: int | str = 1, listener: Listener = 
             yield simulation
 
 
-_PREPARED: dict[str, Federation] = {}
-"""The federation that this process prepared last, by its configuration and device."""
+_PREPARED: dict[str, Federation] = {}  # the federation that this process prepared last, by its configuration and device
 
 
 def _key(config: RunConfig, device: str) -> str:

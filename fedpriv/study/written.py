@@ -25,8 +25,7 @@ from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import inline_value, inline_values
 from fedpriv.util.registry import split_reference
 
-Keys = tuple[str | int, ...]
-"""Keys and positions from the top of a study: ``("methods", 2, "lr")``."""
+Keys = tuple[str | int, ...]  # keys and positions from the top of a study: ``("methods", 2, "lr")``
 
 QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 4, "iterations": 20}
 """Settings of a study that only shows whether everything works."""
@@ -66,18 +65,11 @@ def read_from(source: str) -> Iterator[None]:
         raise UserError(f"{source}: {error}") from error
 
 
-# ---------------------------------------------------------------- one word
-
-_BEHIND = re.compile(r"\+(?=[A-Za-z])")
-"""The plus between two defenses; the plus of 1e+3 is followed by a digit."""
+_BEHIND = re.compile(r"\+(?=[A-Za-z])")  # the plus between two defenses; the plus of 1e+3 is followed by a digit
 
 
 def split_entries(text: str) -> list[str]:
-    """Return the entries of a list with commas, which separate an entry's own options too.
-
-    >>> split_entries("none,noise:scale=0.1,kind=laplace,clip:norm=1")
-    ['none', 'noise:scale=0.1,kind=laplace', 'clip:norm=1']
-    """
+    """Return the entries of a list with commas, which separate an entry's own options too."""
     entries: list[str] = []
     for piece in text.split(","):
         head, equals, _ = piece.partition("=")
@@ -89,11 +81,7 @@ def split_entries(text: str) -> list[str]:
 
 
 def parse_entry(text: str) -> dict[str, Any]:
-    """Return the table that one entry stands for.
-
-    >>> parse_entry("noise:scale=0.1/1,kind=laplace")
-    {'name': 'noise', 'scale': [0.1, 1], 'kind': 'laplace'}
-    """
+    """Return the table that one entry stands for: ``noise:scale=0.1/1,kind=laplace``."""
     name, rest = split_reference(text, METHODS, DEFENSES, ATTACKS)
     if not name.strip() or "=" in name:
         raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
@@ -117,8 +105,6 @@ def parse_chain(text: str) -> list[dict[str, Any]]:
     """Return the tables of defenses that are applied one behind another: ``clip:norm=1+noise:scale=0.1``."""
     return [] if text == "none" else [parse_entry(part) for part in _BEHIND.split(text)]
 
-
-# ---------------------------------------------------------------- the model
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Number = Annotated[int, Strict(), Ge(1)]
@@ -243,11 +229,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
 
 
 def parse_axes(texts: Any) -> dict[str, list[Any]]:
-    """Return the axes that texts describe; a table of them stays as it is.
-
-    >>> parse_axes(["alpha=0.1,1", "models=small-cnn,small-mlp"])
-    {'alpha': [0.1, 1], 'models': ['small-cnn', 'small-mlp']}
-    """
+    """Return the axes that texts describe (``alpha=0.1,1``); a table of them stays as it is."""
     if isinstance(texts, Mapping):
         return dict(texts)
     results: dict[str, list[Any]] = {}

@@ -7,7 +7,7 @@ carry, every client's copy of a broadcast too. Both in scalars and in bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from operator import add
 from typing import Any, Literal
@@ -67,8 +67,9 @@ def entries(message: Message, round_: int, client: int, direction: Direction) ->
     """Return one entry for every tensor of a message."""
     results = []
     for payload in message:
+        paper = {spec.name: spec.metadata["paper"] for spec in fields(payload)}
         for name, value in payload.tensors().items():
-            dtype, counted = str(value.dtype).removeprefix("torch."), payload.in_paper_count(name)
+            dtype, counted = str(value.dtype).removeprefix("torch."), paper[name.partition("/")[0]]
             current = (f"{payload.kind}.{name}", tuple(value.shape), dtype, value.element_size(), counted)
             results.append(Entry(round_, client, direction, *current))
     return results

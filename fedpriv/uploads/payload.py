@@ -9,13 +9,14 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError, shown
+
+if TYPE_CHECKING:  # kinds and their traits are asked for without tensors too
+    from torch import Tensor
 
 MOST_VALUES: Final = 1 << 30  # values of one tensor, counted as its copy would have them: 4 GiB of float32
 MOST_ENTRIES: Final = 100_000  # tensors of one mapping from names: the deepest network of torchvision has 2,000
@@ -24,6 +25,9 @@ LONGEST_NAME: Final = 300  # characters of a parameter's name
 
 def check_plain(where: str, value: object) -> Tensor:
     """Return a tensor that is plain: no subclass but a parameter, dense, neither quantised, nested nor without data."""
+    import torch
+    from torch import Tensor, nn
+
     if not isinstance(value, Tensor):
         raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
     fault = ""
@@ -48,6 +52,8 @@ def check_plain(where: str, value: object) -> Tensor:
 
 def from_array(where: str, array: np.ndarray) -> Tensor:
     """Return a NumPy array of numbers as a tensor that shares no memory with it."""
+    import torch
+
     what = "a masked array" if isinstance(array, np.ma.MaskedArray) else f"an array of {shown(str(array.dtype))}"
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
         raise UserError(f"{where}: expected numbers, got {what}")
@@ -61,9 +67,11 @@ def from_array(where: str, array: np.ndarray) -> Tensor:
 
 def as_tensor(where: str, value: object) -> Tensor:
     """Return numbers in an array or in lists, a list of tensors to be stacked, or a tensor as a plain tensor."""
+    import torch
+
     if isinstance(value, (list, tuple, range)):
         try:
-            if value and all(isinstance(row, Tensor) for row in value):
+            if value and all(isinstance(row, torch.Tensor) for row in value):
                 return torch.stack([check_plain(f"{where}[{index}]", row).detach() for index, row in enumerate(value)])
             value = np.asarray(value)
         except UserError:
@@ -193,6 +201,8 @@ class Payload:
         DECLARED[cls.kind] = cls
 
     def __post_init__(self) -> None:
+        import torch
+
         for spec in fields(self):
             value, where = getattr(self, spec.name), f"{self.kind}.{spec.name}"
             if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
@@ -204,8 +214,9 @@ class Payload:
                 object.__setattr__(self, spec.name, types.MappingProxyType(value))
             elif isinstance(value, (list, tuple, np.ndarray)) and spec.metadata["shape"] != "*":
                 numbers, integer = as_tensor(where, value), spec.metadata["integer"]
-                if integer and (numbers.is_floating_point() or numbers.dtype == torch.bool):
-                    raise UserError(f"{where}: expected whole numbers, got {numbers.dtype}")
+                if numbers.is_complex() or (integer and (numbers.is_floating_point() or numbers.dtype == torch.bool)):
+                    expected = "whole numbers" if integer else "numbers"
+                    raise UserError(f"{where}: expected {expected}, got {numbers.dtype}")
                 object.__setattr__(self, spec.name, numbers.to(torch.int64 if integer else torch.float32))
         self.check()
 
@@ -260,11 +271,6 @@ class Payload:
         """Return the form in which clients' payloads can be added entry by entry."""
         return self
 
-    def in_paper_count(self, name: str) -> bool:
-        """True if the field's habit counts the tensor ``name``."""
-        spec = next(spec for spec in fields(self) if spec.name == name.partition("/")[0])
-        return bool(spec.metadata["paper"])
-
     def check(self) -> None:
         """Check types, shapes and dtypes."""
         axes: dict[str, int] = {}
@@ -296,8 +302,8 @@ def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict
         expected = int(letter) if letter.isdigit() else axes.setdefault(letter, size)
         if expected != size:
             raise UserError(f"{where}: axis {letter} should be {expected}, got shape {tuple(value.shape)}")
-    wanted = torch.int64 if meta["integer"] else torch.float32
-    if value.dtype != wanted:
+    wanted = "torch.int64" if meta["integer"] else "torch.float32"
+    if str(value.dtype) != wanted:
         raise UserError(f"{where}: expected {wanted}, got {value.dtype}")
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
-
-from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.uploads.payload import Message as Message
 from fedpriv.uploads.payload import Payload as Payload
 from fedpriv.uploads.payload import find_payload as find_payload
 from fedpriv.uploads.payload import get_payload as get_payload
 from fedpriv.uploads.payload import state, tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Through = Literal["cross_entropy", "logits", "representation"]
 """Where the derivative of the loss comes from, seen from the uploaded network:
@@ -64,10 +64,14 @@ class AngleMatrix(Payload, kind="angle-matrix", network="mapping", **_WEIGHTS):
 
     def before(self, sent: AngleMatrix) -> dict[str, Tensor]:  # type: ignore[override]
         """Return the broadcast matrix on the blocks that are uploaded."""
+        from fedpriv.algebra.matrices import dense, diagonal_blocks
+
         return {"blocks": diagonal_blocks(dense(sent.blocks), len(self.blocks))}
 
     def addable(self) -> AngleMatrix:
         """Return the dense matrix: clients may send different blocks."""
+        from fedpriv.algebra.matrices import dense
+
         return AngleMatrix(dense(self.blocks)[None])
 
 

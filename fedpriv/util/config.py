@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -22,21 +21,25 @@ T = TypeVar("T")
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     """Return ``target(**values)``, its bounds ``Annotated[float, Gt(0)]`` checked; ``where`` begins an error.
 
-    Infinities and NaN are in nobody's bounds, unless one is the field's default.
+    Infinities and NaN are in nobody's bounds.
     """
     _refuse_unknown_keys(target, values, where, "")
     try:
-        made: T = _adapter(target).validate_python(dict(values))  # type: ignore[arg-type]
+        made: T = _adapter(target).validate_python([dict(values)])[0]  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(step) for step in first["loc"])
+        keys = first["loc"][1:]
         message = first["msg"][0].lower() + first["msg"][1:]
-        raise UserError(f"{where}: {name}: {message}, got {shown(first['input'])}", keys=first["loc"]) from error
-    _refuse_not_finite(made, values, where, "")
+        name = ".".join(map(str, keys))
+        raise UserError(f"{where}: {name}: {message}, got {shown(first['input'])}", keys=keys) from error
     return made
 
 
-_adapter = lru_cache(maxsize=512)(TypeAdapter)  # itself takes as long to make as thousands of objects
+@lru_cache(maxsize=512)  # it takes as long to make as thousands of objects
+def _adapter(target: type) -> Any:
+    return TypeAdapter(list[target], config=ConfigDict(allow_inf_nan=False))  # type: ignore[valid-type]
+
+
 _hints = lru_cache(maxsize=512)(typing.get_type_hints)
 
 
@@ -52,26 +55,6 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
         nested = dataclass_in(hints[key])
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(nested, value, where, f"{prefix}{key}.")
-
-
-def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
-    """Refuse infinities and NaN among the parsed forms of what was given; defaults were not."""
-    if isinstance(made, float) and not math.isfinite(made):
-        text = f"{where}: {name}: input should be a finite number, got {shown(values)}"
-        raise UserError(text, keys=tuple(name.split(".")))
-    if dataclasses.is_dataclass(made) and isinstance(values, Mapping):
-        defaults = {spec.name: spec.default for spec in dataclasses.fields(made)}
-        results = [(key, getattr(made, key), value) for key, value in values.items()]
-        entries = [(key, entry, value) for key, entry, value in results if entry != defaults[key]]
-    elif isinstance(made, Mapping) and isinstance(values, Mapping):
-        entries = [(str(key), entry, values.get(key, entry)) for key, entry in made.items()]
-    elif isinstance(made, (list, tuple)):
-        written = list(values) if isinstance(values, (list, tuple)) and len(values) == len(made) else list(made)
-        entries = [(str(index), *pair) for index, pair in enumerate(zip(made, written, strict=True))]
-    else:
-        return
-    for key, entry, value in entries:
-        _refuse_not_finite(entry, value, where, f"{name}.{key}".lstrip("."))
 
 
 def dataclass_in(hint: Any) -> type | None:

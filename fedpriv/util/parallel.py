@@ -130,7 +130,7 @@ class Pool:
             return
         self._pool.shutdown(wait=True, kill_workers=True)
         self._over.set()
-        self._thread.join(5)  # a process that was killed while it spoke leaves half a message
+        self._thread.join(60 if raised[0] is None else 5)  # a process killed while it spoke leaves half a message
         if self._failure and raised[1] is None:
             raise self._failure[0]
 

@@ -29,7 +29,7 @@ def study(tmp_path):
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
     privacy = {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
     RunDirectory.create(home / "runs/one", run).finish(finished(run, privacy=[privacy]))
-    (home / "study.json").write_text(json.dumps({"command": "fedpriv audit s.toml"}))
+    (home / "study.json").write_text(json.dumps({"format": 4, "command": "fedpriv audit s.toml", "written": {}}))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}
     stages = (("one", "done", "done", None), ("two", "failed", "pending", "training stopped: not finite"))
     cells = [
@@ -56,12 +56,12 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         "none (stated)",
         "the adapted attack was run",
         "epsilon 3.5, delta 1e-05 over 2 releases</strong>",
-        "given: luck. sampling: batches.",
+        "sampling: batches. given: luck.",
         "fedpriv audit s.toml",
         "noise scale=0.3",
     ):
         assert text in page, text
-    line = "epsilon 3.5, delta 1e-05 over 2 releases**: given: luck. sampling: batches."
+    line = "epsilon 3.5, delta 1e-05 over 2 releases**: sampling: batches. given: luck."
     assert line in (study / "report.md").read_text()
 
 

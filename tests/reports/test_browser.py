@@ -53,9 +53,6 @@ def report(tmp_path_factory):
     return home / "report" / "report.html"
 
 
-# ---------------------------------------------------------------- every page
-
-
 def white_on_paper(driver, page):
     show(driver, page, 718, theme="dark")  # A4 less its margins: what did not fit would be cut off on paper
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})

@@ -5,19 +5,24 @@ import dataclasses
 import numpy as np
 import pytest
 from eval_cases import ABOUT, but
-from frontier_cases import LEAK, NONE, OPEN, answer, page, upload
+from frontier_cases import LEAK, NONE, OPEN, QUANTISED, answer, page, upload
 from hypothesis import given
 from hypothesis import strategies as st
 from looped import each
 
+from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.eval.intervals import clustered
 from fedpriv.eval.records import NamedClasses
+from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
-from fedpriv.federation.summary import ReachedAccuracy
+from fedpriv.federation.summary import Communication, ReachedAccuracy, Total, Traffic
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
 from fedpriv.reports.frontier import dominates, frontier_items, recommendation, recommended
+from fedpriv.reports.labels import upload_size
 from fedpriv.reports.page import table_rows
 from fedpriv.reports.run_records import baselines, beside, gain_over_local, same_clients
+from fedpriv.uploads.ledger import Entry, count
+from fedpriv.util.config import plain
 
 ONE, MORE, NOTHING, UNKNOWN = answer(), answer(advantage=4.0), answer(NONE, -1.0), answer(OPEN)
 CLEAR = answer(named=NamedClasses(clients=4, exact=4, counts_exact=0), ci95=None)
@@ -64,9 +69,6 @@ def test_which_leaks_less(one, two, better):
 )
 def test_where_leaks_are_equal_accuracy_decides(one, two, better):
     assert dominates(point(one, 0.95), point(two, 0.9)) is better
-
-
-# ---------------------------------------------------------------- points
 
 
 def test_one_point_an_upload_with_its_gravest_answers_and_the_best_first():
@@ -130,9 +132,6 @@ def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
     assert "leaks" in recommendation(found)[1]
 
 
-# ---------------------------------------------------------------- without any exchange
-
-
 def test_baselines_are_runs_of_the_same_clients_without_exchange():
     import fedpriv
 
@@ -192,3 +191,49 @@ def test_a_gain_is_beside_the_same_seed_and_over_clients_by_their_images():
             assert found.ci95 == pytest.approx(by_hand.interval())
     assert gain_over_local(runs_of([0]), "after_training", {}) is None
     assert gain_over_local(runs_of([0, 1]), "after_training", dict([next(iter(KNOWN.items()))])) is None
+
+
+def sent(choices, shape=(10, 64), clients=2):
+    """What an attack's directory says of a round in which clients send one prototype matrix with its ids each."""
+    matrix = Entry(1, 0, "upload", "prototype.features", shape, "float32", 4, in_paper_count=True)
+    ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
+    pipeline = DefensePipeline(build_defenses([parse_choice(choice) for choice in choices]))
+    wire = [row for _ in range(clients) for row in pipeline.wire_entries([matrix, ids])]
+    totals = count(wire)
+    per_round = {kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in totals.items()}
+    return upload_size(
+        but(
+            ABOUT,
+            run=RunConfig(clients=clients),
+            communication=Communication(
+                **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
+            ),
+        )
+    )
+
+
+def test_what_is_not_encoded_counts_as_scalars():
+    assert sent([])[1] == sent([])[0] == 640 + 10
+
+
+@each(
+    "choice, words",
+    [
+        ("quantise:bits=4", 640 * 4 / 32 + 1 + 10),  # one scale, ten ids
+        ("quantise:bits=2", 640 * 2 / 32 + 1 + 10),
+        ("prune:keep=0.1", 64 + 640 / 32 + 10),  # 64 values, and a bit for each of 640 places
+    ],
+)
+def test_encoders_count_by_their_bits(choice, words):
+    size = sent([choice])
+    assert size[1] == words < sent([])[0]
+    assert size[2] == 4 * (words - 10) + 8 * 10
+
+
+def test_an_encoder_can_win():
+    # As the encoder sends them: as many entries and eight scales, in four bits each.
+    (found,) = page(
+        upload(method="fedavg", scalars=22603), upload(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED)
+    )
+    first = next(p for p in found.points if p.defense != "none")
+    assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))

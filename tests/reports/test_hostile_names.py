@@ -44,8 +44,6 @@ def test_pages_over_runs(shift, tmp_path, tmp_path_factory, monkeypatch):
     assert {as_cell(chosen[0]), as_cell(chosen[4])} <= shown
 
 
-# ---------------------------------------------------------------- one function for each kind of output
-
 TEXTS = st.one_of(
     st.sampled_from(HOSTILE),
     st.text(st.sampled_from("\\`*_~#>|$@[]()<&!-+=.:;0123456789 ab\n\t\rw/\"'{}%^"), max_size=30),

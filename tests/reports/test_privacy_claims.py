@@ -1,11 +1,8 @@
 """Guarantees and audited claims on the page: none without what it rests on, a contradicted one is called so."""
 
-import pytest
 from looped import each
 
-import fedpriv
 from fedpriv.eval.records import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
-from fedpriv.eval.storage import load_privacy_audit, write_record
 from fedpriv.reports.privacy import _contradicted, audited_claims, guarantee
 from fedpriv.reports.report import write_results
 
@@ -78,17 +75,6 @@ def test_an_audit_is_about_the_very_defense(label, method, verdict, wrong):
     )
     assert _contradicted([RECORD.model_copy(update={"verdict": verdict})], facts, method) is wrong
 
-
-def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):
-    write_record(tmp_path, RECORD)
-    assert load_privacy_audit(tmp_path) == RECORD
-    text = (tmp_path / "audit-dp.json").read_text()
-    (tmp_path / "audit-dp.json").write_text(text.replace('"contradicted"', '"true"'))
-    with pytest.raises(fedpriv.UserError, match="verdict"):
-        load_privacy_audit(tmp_path)
-
-
-# ---------------------------------------------------------------- accounted guarantees
 
 APPROXIMATE = {
     "defense": "dp-sgd",

@@ -5,6 +5,8 @@ import hashlib
 import io
 import itertools
 import re
+import subprocess
+import sys
 from typing import get_args
 
 import numpy as np
@@ -23,19 +25,13 @@ from fedpriv.eval.records import NamedClasses, Premise, Reach
 from fedpriv.eval.storage import load_attack, save_attack
 from fedpriv.eval.words import cell, sentence
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.reports.grid import at_quantiles
+from fedpriv.reports.grid import at_quantiles, grid_png
 from fedpriv.reports.report import StudyFacts, UnfinishedCell, write_report, write_results
 from fedpriv.reports.summary import subjects, table_lines
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
 
-VETOED = (
-    "not tested hard enough",
-    "neither shown nor excluded",
-    "cannot be told",
-    " card",
-    " reach",
-    "floor",
-)
+VETOED = ("not tested hard enough", "neither shown nor excluded", "cannot be told", " card", " reach", "floor")
 """Words that no page says."""
 
 
@@ -91,9 +87,6 @@ def test_the_page_says_every_answer_and_says_it_shortly(single, out):
     assert "upload 256 B" in page.unfolded
     head = page.unfolded.partition("answers.csv")[0]
     assert all(part in head for part in ("fedgh", "prototype", "digits", "10 clients"))
-    notes = [text for text in re.findall(r"· (average of \d+ images|one image|class \d)", html) if text]
-    assert notes
-    assert not [text for text in notes if text.startswith("class")]
 
 
 def test_the_terminal_has_the_same_table_in_eighty_columns(single):
@@ -110,11 +103,11 @@ def test_the_page_needs_nothing_from_outside_and_allows_its_own_script_alone(out
     html = (out / "report.html").read_text()
     page = Page(html)
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) > 20
+    assert len(pictures) == 3  # of both attacks, and the primary's on the first screen
     for picture in pictures:
         kind, _, data = picture["src"].partition(",")
         assert (kind, len(picture["alt"]) > 20) == ("data:image/png;base64", True)
-        assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
+        assert Image.open(io.BytesIO(base64.b64decode(data))).width > 500
     assert not {tag for tag, _ in page.tags} & {"link", "iframe", "object", "base"}
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -168,7 +161,14 @@ def test_every_reason_is_said_and_a_premise_only_where_it_fails():
         assert ("The premise fails" in said) == (why == "premise")
 
 
-# ---------------------------------------------------------------- several uploads
+def test_a_report_takes_records_alone_and_loads_no_torch(single, tmp_path):
+    for one in single[0].values():
+        if hasattr(one, "directory"):
+            write_bytes(one.directory / "grid.png", grid_png(one))
+    script = "import sys; from fedpriv.cli.main import run; sys.exit(run(sys.argv[1:]) or 'torch' in sys.modules)"
+    command = [sys.executable, "-c", script, "report", str(single[1].parent / "dip"), "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True)
+    assert "data:image/png" in (tmp_path / "out" / "report.html").read_text()
 
 
 def stored(home, method="fedgh", gain=1.0, **changed):
@@ -217,9 +217,6 @@ def test_a_sweep_over_local_work_has_one_row_a_setting(tmp_path):
     rows = [row for row in upload.rows if row.endpoint == "reconstruction"]
     assert [row.setting for row in rows] == list(labels)
     assert [row.setting for row in upload.rows if row.endpoint == "membership"] == [""]
-
-
-# ---------------------------------------------------------------- what cannot be reported; the grid
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):

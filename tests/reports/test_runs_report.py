@@ -27,9 +27,6 @@ def out(two):
     return two[0].parent / "out"
 
 
-# ---------------------------------------------------------------- figures by hand
-
-
 def test_accuracy_by_hand(two):
     one = load_runs(two)[0].at("after_training")
     assert one.pooled.tolist() == [0.25, 0.7, 0.9]
@@ -67,9 +64,6 @@ def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
     assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / "runs.html").read_text()
 
 
-# ---------------------------------------------------------------- pages
-
-
 def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     text = (out / "runs.html").read_text()
     page = Page(text)
@@ -95,9 +89,6 @@ def test_the_table_for_spreadsheets(out):
     assert rows[0]["after_broadcast_rounds_to_target"] == ""
     found = float(rows[1]["paper_scalars_per_round"]), float(rows[1]["full_scalars_per_round"])
     assert (found, float(rows[0]["seconds"])) == ((10, 16), 12.5)
-
-
-# ---------------------------------------------------------------- what cannot be reported
 
 
 def test_what_cannot_be_reported_is_named(two, tmp_path):

@@ -77,11 +77,7 @@ def test_claims_that_follow_are_not_contradicted(settings, defense):
 
 
 @pytest.mark.parametrize(
-    ("settings", "option", "releases"),
-    [
-        (WEIGHTS, "epsilon=1", 2),
-        ({**DATA, "method": "fedre"}, "epsilon=1", 2),
-    ],
+    ("settings", "option", "releases"), [(WEIGHTS, "epsilon=1", 2), ({**DATA, "method": "fedre"}, "epsilon=1", 2)]
 )
 def test_a_tenth_of_the_claimed_noise_is_contradicted(settings, option, releases):
     found = fedpriv.audit_dp(**settings, canaries=200, defense=f"{__name__}:Feeble:{option}")

@@ -89,16 +89,10 @@ def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_pa
     assert states[0] == states[1] != states[2]
 
 
-# ---------------------------------------------------------------- what does not fit
-
-
 def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path):
     config = replace(CONFIG, training=LocalTraining(learning_rate=1e6))
     with pytest.raises(UserError, match="training diverged"):
         train_small(tmp_path / "run", config, FlowerEngine(grid(), "cpu"))
-
-
-# ---------------------------------------------------------------- the command line
 
 
 @pytest.fixture

@@ -39,9 +39,6 @@ class Heard(Listener):
         self.lines.append(line)
 
 
-# ---------------------------------------------------------------- the pool
-
-
 def test_a_pool_gives_results_in_order_and_tells_of_all():
     for workers, patience in ((1, 0.0), (2, 0.0), (2, 1e6)):
         heard, news = Heard(), []
@@ -70,9 +67,6 @@ def test_what_goes_wrong_in_a_job_is_raised_and_a_killed_process_is_one_line():
     assert "about to be killed" in news
 
 
-# ---------------------------------------------------------------- clients of a round
-
-
 def test_clients_of_several_processes_leave_the_same_files(tmp_path):
     config = small(
         *("fedre",), alpha=0.5, per_class=12, clients=4, rounds=2, models="small-cnn,small-mlp", capture="all"
@@ -81,9 +75,6 @@ def test_clients_of_several_processes_leave_the_same_files(tmp_path):
     with opened(prepare(config, CPU), 2) as clients:
         train_small(tmp_path / "together", config, clients)
     assert files(tmp_path / "together") == files(tmp_path / "alone")
-
-
-# ---------------------------------------------------------------- suites of attacks
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,6 @@ def weights(uploads, model, **settings):
     return attack(uploads, model=model, batch=fedpriv.BatchFacts(4, RATE, 1), **settings)
 
 
-# ---------------------------------------------------------------- what fails
-
-
 def means(rows, labels):
     classes, counts = labels.unique(return_counts=True)
     return fedpriv.Prototypes(torch.stack([rows[labels == label].mean(0) for label in classes]), classes, counts)
@@ -145,9 +142,6 @@ def test_an_optimiser_other_than_sgd_is_not_what_attacks_assume():
         attack(updates(model), model=model, batch=fedpriv.BatchFacts(4, RATE, 1, optimiser=3))
 
 
-# ---------------------------------------------------------------- what agrees
-
-
 def honest_clients():
     """Yield uploads as attacks assume them, with the attack on each."""
     model = network()
@@ -178,9 +172,6 @@ def test_what_attacks_assume_agrees():
     for name, (result, premise) in honest_clients():
         assert (premise.status, premise.n_clients, premise.n_differ) == ("agrees", CLIENTS, 0), (name, premise)
         assert "premise" not in {one.why for one in result.answers}, name
-
-
-# ---------------------------------------------------------------- what is not checked
 
 
 def test_a_defense_explains_a_difference():

@@ -25,9 +25,6 @@ def attacked(tmp_path_factory):
     return fedpriv.attack(target="model", out=out, **asked, **SMALL)
 
 
-# ---------------------------------------------------------------- what is asked for
-
-
 @pytest.mark.parametrize(
     ("target", "settings", "on_run", "complaint"),
     [
@@ -57,12 +54,6 @@ def test_uploads_of_trained_weights_have_one_by_default_unless_their_local_work_
         "2",
         "epoch",
     ]
-
-
-def test_settings_are_in_the_order_of_their_work():
-    assert [one.name for one in parse_reach(["epoch", "16", 4])] == ["4", "16", "epoch"]
-    words = ["one step on one image", "one step on 8 images", "an epoch of all of a client's images"]
-    assert [one.words for one in parse_reach("1,8,epoch")] == words
 
 
 def plan(*names):
@@ -101,14 +92,6 @@ def test_members_are_asked_for_at_both_ends_and_properties_at_the_last():
     assert asked == [["membership", "property"], [], [], ["membership", "property"]]
     alone = sweep_plans(whole, SERIES[:1], (), {})
     assert sorted(alone[0].inferences) == ["membership", "property"]
-
-
-def test_the_first_setting_lies_where_one_alone_would():
-    plans = sweep_plans(plan("dlg"), SERIES[:2], ("dlg",), {})
-    assert [own.results() for own in plans] == [["dlg"], ["dlg-reach-4"]]
-
-
-# ---------------------------------------------------------------- what is found
 
 
 def test_only_the_local_work_differs_between_the_settings(attacked):
@@ -151,6 +134,3 @@ def test_negative_control_an_epoch_at_a_tiny_budget_claims_nothing(tmp_path):
     assert "leak" not in {one.verdict for one in result.answers}
     (upload,) = result.uploads
     assert list(upload.settings) == [""]  # of one setting there is no more to say than of a run that was asked for
-
-
-# ---------------------------------------------------------------- sentences

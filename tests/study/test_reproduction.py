@@ -18,7 +18,7 @@ from fedpriv.eval.storage import read_record
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.claim_card import lines_of
 from fedpriv.study.claim_guesses import guessed
-from fedpriv.study.claim_plan import Asked, Plan, places, planned, seeds_at, setting_at, study_at
+from fedpriv.study.claim_plan import Asked, Plan, places, planned
 from fedpriv.study.judging import Measured, PerUnit, card_of, difference, is_same_data, mean_of, over_clients
 from fedpriv.util.errors import UserError
 
@@ -60,26 +60,6 @@ def test_every_claim_can_be_put_to_the_test(name, tmp_path):
     assert {card.verdict, *(item.verdict for item in (*tried, *card.statements))} <= {None, "pipeline check"}
     assert str(escape(claim.title)) in (tmp_path / "out" / "claim.html").read_text()
     assert all((tmp_path / "out" / grid).is_file() for grid in card.grids)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("scale", ["cpu", "paper"])
-def test_every_setting_of_every_scale_is_one_that_a_study_takes(name, scale):
-    from fedpriv.methods import METHODS
-    from fedpriv.study.settings import run_config
-    from fedpriv.util.config import parse
-
-    claim = claims()[name]
-    for place in places(claim):
-        if place.method is None:
-            continue
-        setting = dict(setting_at(claim, place, scale))
-        method = METHODS.load(place.method)
-        parse(method.options, setting.pop("option", {}), f"options of {method.name}")
-        run_config(place.method, setting, 0)
-    assert seeds_at(claim, scale)
-    if claim.quantity == "inversion":
-        assert study_at(claim, scale)["attacks"]
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +116,6 @@ def test_names_that_a_claim_does_not_have():
     ):
         with pytest.raises(UserError, match=match):
             planned(claim, asked)
-
-
-# ---------------------------------------------------------------- figures by hand
 
 
 def units(values, clients):
@@ -201,9 +178,6 @@ def test_failed_seeds_are_shown_and_decide_nothing():
     assert partial.statements[0].orders[0].difference is None
     assert "FedProto, digits, failed under 2 of 3 seeds" in partial.statements[0].why
     assert "failed: FedProto, digits: seed 0: NaN" in lines_of(partial)
-
-
-# ---------------------------------------------------------------- guesses
 
 
 def test_values_stand_beside_guesses_before_anything_is_run(tmp_path):

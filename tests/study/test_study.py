@@ -26,9 +26,6 @@ def attacked(values):
     return [cell for cell in lay_out(load_study(values), Execution())[0] if cell.target is not None]
 
 
-# ---------------------------------------------------------------- one-word entries and grids
-
-
 def test_entries_in_one_word():
     assert split_entries("a,noise:scale=0.1,kind=laplace,b+c:bound=1") == [
         "a",
@@ -82,9 +79,6 @@ def test_the_example_study_can_be_run():
     assert [len(cell.plans) for cell in cells] == [2] * 8 + [0]
 
 
-# ---------------------------------------------------------------- axes
-
-
 def cells_of(text):
     return attacked(tomllib.loads(text) | tomllib.loads(TINY))
 
@@ -110,7 +104,6 @@ def test_axes_of_settings_and_lists_of_options_are_a_grid_with_names_of_its_own(
     }
     assert len(seen) == 32
     assert all(c.method.varied["width"] == c.config.width and c.config.training.learning_rate == 0.2 for c in mixed)
-    assert {cell.division for cell in cells} == {cells[0].division}
     places = [path.removeprefix(f"attacks/{cells[0].name}/") for paths in results(cells[0]) for path in paths]
     assert places == ["iterations=5/dip", "iterations=9/dip", "membership"]
     assert [plan.attacks["dip"].iterations for plan in cells[0].plans[:2]] == [5, 9]
@@ -120,15 +113,6 @@ def test_a_method_that_sets_what_an_axis_varies_does_not_vary():
     cells = cells_of('methods = ["fedproto", { name = "fedgh", width = 8 }]\naxes.width = [16, 32]')
     assert [cell.config.width for cell in cells] == [16, 32, 8]
     assert [cell.method.label for cell in cells] == ["fedproto width=16", "fedproto width=32", "fedgh width=8"]
-
-
-def test_axes_over_who_holds_what_divide_anew_and_are_not_paired():
-    cells = cells_of('methods = ["fedproto"]\naxes.train_fraction = [0.5, 0.75]\naxes.epochs = [1, 2]')
-    assert [cell.config.training.epochs for cell in cells] == [1, 2, 1, 2]
-    assert len({cell.division for cell in cells}) == 2
-
-
-# ---------------------------------------------------------------- the same clients without any exchange
 
 
 def alone(text):
@@ -167,9 +151,6 @@ def test_every_seed_and_setting_has_one_run_without_exchange():
 )
 def test_what_the_study_lists_is_not_added_and_nothing_is_where_it_says_so(text, labels):
     assert [label for _, label, _ in alone(text)] == labels
-
-
-# ---------------------------------------------------------------- what is chosen for a study
 
 
 def test_one_model_is_chosen_where_a_method_needs_one_and_defenses_that_do_not_fit_are_left_out():
@@ -219,9 +200,6 @@ def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
     code, _, err = call(capsys, "audit", *flags)
     assert code == 2
     assert "image folder not found" in err
-
-
-# ---------------------------------------------------------------- what is refused, and where
 
 
 WRONG = [

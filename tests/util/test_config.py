@@ -1,9 +1,8 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Gt
@@ -28,9 +27,7 @@ class Outer:
     name: Literal["a", "b"] = "a"
     inner: Inner = field(default_factory=Inner)
     limit: int | None = None
-    reach: float = math.inf
     steps: tuple[float, ...] = (1.0,)
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def test_mappings_become_dataclasses_and_back():
@@ -68,10 +65,7 @@ def test_no_option_takes_infinities_or_nan(name, target, key):
         ({"limit": "many"}, "study.toml: limit"),
         ({"inner": {"rate": math.inf}}, "study.toml: inner.rate: input should be a finite number, got inf"),
         ({"inner": {"rate": "inf"}}, "study.toml: inner.rate: input should be a finite number, got 'inf'"),
-        ({"reach": -math.inf}, "study.toml: reach: input should be a finite number, got -inf"),
-        ({"reach": math.nan}, "study.toml: reach: input should be a finite number, got nan"),
         ({"steps": [1, math.inf]}, "study.toml: steps.1: input should be a finite number, got inf"),
-        ({"more": {"a": {"b": [math.nan]}}}, "study.toml: more.a.b.0: input should be a finite number, got nan"),
     ],
 )
 def test_what_does_not_fit_is_named(values, complaint):
