@@ -11,7 +11,7 @@ from study_cases import STUDY, TINY, load_study
 from fedpriv.cli.main import run
 from fedpriv.study.cells import Execution, lay_out
 from fedpriv.study.folder import claim, save_rows, standing
-from fedpriv.study.run import Part, perform
+from fedpriv.study.run import perform
 from fedpriv.util import files
 from fedpriv.util.folders import held
 from fedpriv.util.parallel import SILENT, Relay
@@ -23,7 +23,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def work_on(folder, cell, tell):
-    perform(Part(folder, folder, (cell,), Execution()), Relay(SILENT, tell))
+    perform((folder, folder, (cell,), Execution()), Relay(SILENT, tell))
 
 
 def rows(folder):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close
-from defense_cases import CLASSES, SHAPE, batch, plan_for
+from defense_cases import CLASSES, SHAPE, batch, plan_for, worked
 from federations import CPU, small
 from method_cases import World
 from torch.nn.functional import cross_entropy
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.accounting import epsilon
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
-from fedpriv.federation.defense import Work, plain_step
+from fedpriv.federation.defense import plain_step
 from fedpriv.federation.local_training import local_batches, steps
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.rounds import run, run_clients
@@ -26,18 +26,6 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.sources.run import prepare
 from fedpriv.util.seeds import generator
-
-
-def worked(model, loss, step, images, labels, expected=None, rng=None):
-    """Return the gradient that a step leaves in the model's parameters."""
-    model.zero_grad()
-    step(Work(model, loss, tuple(model.parameters()), expected, rng or generator(0)), images, labels)
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def mean_loss(model):
-    return lambda images, labels: cross_entropy(model(images), labels)
-
 
 # ---------------------------------------------------------------- the step
 
@@ -49,7 +37,8 @@ def test_a_clipped_sum_is_that_of_opacus():
 
         model = build_model(Blueprint("small-cnn", SHAPE, CLASSES, 32), 0)
         images, labels = batch(6)
-        ours = worked(model, mean_loss(model), private_step(plain_step, 0.7, 0.0), images, labels)
+        found, _ = worked(model, private_step(plain_step, 0.7, 0.0), images, labels)
+        ours = torch.cat([found[name].flatten() for name, _ in model.named_parameters()])
         twin = GradSampleModule(copy.deepcopy(model), loss_reduction="mean")
         cross_entropy(twin(images), labels).backward()
     each = torch.cat([p.grad_sample.flatten(1) for p in twin.parameters()], 1)
@@ -147,11 +136,8 @@ def test_the_gradients_of_every_methods_loss_come_image_by_image(name):
 
 
 def test_every_method_with_a_side_channel_is_refused_and_no_other():
-    refused = set()
-    for name in METHODS:
-        world = World(name)
-        if world.method.non_sgd_computation(world.options):
-            refused.add(name)
+    methods = [METHODS.load(name) for name in METHODS]
+    refused = {method.name for method in methods if method.non_sgd_computation(method.options())}
     assert refused == {"fedala", "fedapen", "fedavgdbe"}
 
 

@@ -1,4 +1,4 @@
-"""Attacks on defended runs: what the server sees, which truth stands behind it, and that noise costs the attacker."""
+"""Defended runs: what is recorded, what the server sees, which truth stands behind it, and that noise costs the attacker."""
 
 from dataclasses import replace
 
@@ -62,3 +62,15 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
         expect_close(mixed, sent.feature, atol=1e-4)
         by_class = torch.zeros(10).index_add_(0, truth.labels, truth.weights.float())
         expect_close(by_class, sent.label_encoding, atol=1e-5)
+
+
+def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
+    directory, _ = train(tmp_path / "run", "entangle", "dp-noise:epsilon=8", rounds=4)
+    record = directory.summary.privacy[0]
+    assert (record["defense"], record["releases"]) == ("dp-noise", 4)
+    assert record["epsilon"] <= 8
+    assert {row.name for row in directory.ledger() if row.direction == "upload"} == {
+        "entangled.feature",
+        "entangled.label_encoding",
+    }
+    assert directory.summary.communication.paper.upload_scalars_per_round == 4 * 128

@@ -1,16 +1,15 @@
-"""What a client does to an upload before it leaves: one contract for all defenses, composition, refusals, whole runs."""
+"""What a client does to an upload before it leaves: one contract for all defenses, composition, refusals."""
 
 import json
-from dataclasses import replace
 
 import torch
 from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, TABLE, UPLOAD_DEFENSES, build, fits, plan_for, same, send
-from federations import CPU, DIGITS, small, trained_small
+from federations import CPU, DIGITS, small
 from looped import each
 
 from fedpriv.cli.main import run as command
-from fedpriv.defenses import DEFENSES, parse_choice
+from fedpriv.defenses import DEFENSES
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.methods import METHODS
@@ -144,25 +143,3 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
         results.append([value for payload in following for value in payload.tensors().values()])
     for one, other in zip(*results, strict=True):
         expect_close(one, other, atol=1e-5)
-
-
-# ---------------------------------------------------------------- whole runs
-
-CONFIG = small("fedgh", per_class=20, clients=4, rounds=4, alpha=0.5)
-
-
-def train(path, *texts, **changes):
-    config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    return trained_small(path, config)[0]
-
-
-def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
-    directory = train(tmp_path / "run", "entangle", "dp-noise:epsilon=8")
-    record = directory.summary.privacy[0]
-    assert (record["defense"], record["releases"]) == ("dp-noise", 4)
-    assert record["epsilon"] <= 8
-    assert {row.name for row in directory.ledger() if row.direction == "upload"} == {
-        "entangled.feature",
-        "entangled.label_encoding",
-    }
-    assert directory.summary.communication.paper.upload_scalars_per_round == 4 * 128
