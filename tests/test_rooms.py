@@ -58,14 +58,14 @@ BUDGET: dict[str, int] = {
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 11_191,
-    "eval": 5_290,
+    "eval": 4_714,
     "claims": 211,
-    "reports": 2_607,
+    "reports": 2_596,
     "cli": 954,
-    "pipeline": 1_705,
-    "sources": 2_777,
+    "pipeline": 1_683,
+    "sources": 2_768,
     "api": 1_999,
-    "study": 2_405,
+    "study": 2_404,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
