@@ -378,7 +378,7 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
 
 
 def _gap(item: Comparison, end: float | None) -> float:
-    """Return how far a bound is above the least effect, in half-widths of the interval, so that units do not matter."""
+    """Return the distance of a bound above the least effect, in half-widths of the interval, so that units do not matter."""
     if end is None or item.ci95 is None or item.mean is None:
         return math.inf
     half, gap = item.ci95[1] - item.mean, end - item.least
