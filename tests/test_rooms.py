@@ -57,8 +57,8 @@ BUDGET: dict[str, int] = {
     "federation": 2_150,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 11_191,
-    "eval": 4_714,
+    "attacks": 10_449,
+    "eval": 4_713,
     "claims": 211,
     "reports": 2_596,
     "cli": 954,
@@ -70,7 +70,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 0
+RESERVE = 433
 """Lines that no room has yet."""
 
 VERBS = {
