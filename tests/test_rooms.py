@@ -58,20 +58,37 @@ BUDGET: dict[str, int] = {
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 10_449,
-    "eval": 5_289,
+    "eval": 4_713,
     "claims": 211,
-    "reports": 2_607,
+    "reports": 2_596,
     "cli": 954,
-    "pipeline": 1_705,
-    "sources": 2_777,
+    "pipeline": 1_683,
+    "sources": 2_768,
     "api": 1_999,
-    "study": 2_405,
+    "study": 2_404,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 0
+RESERVE = 433
 """Lines that no room has yet."""
+
+VERBS = {
+    "train",
+    "attack",
+    "attack_uploads",
+    "score",
+    "audit",
+    "audit_dp",
+    "report",
+    "cost",
+    "list",
+    "reproduce",
+    "doctor",
+    "compare",
+    "explain",
+}
+"""Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 
 
 def module_name(path: Path) -> str:
@@ -132,8 +149,13 @@ def test_imports_point_one_way():
 
 def test_pages_read_records_alone():
     """What methods, attacks and defenses say of themselves today is not what they said when a result was made."""
-    names = ("methods", "attacks", "defenses", "util.registry", "uploads.kinds")
-    closed = tuple(f"fedpriv.{name}" for name in names)
+    closed = (
+        "fedpriv.methods",
+        "fedpriv.attacks",
+        "fedpriv.defenses",
+        "fedpriv.util.registry",
+        "fedpriv.uploads.kinds",
+    )
     wrong = [
         f"{module} imports {other}"
         for module in trees()
@@ -218,6 +240,11 @@ def test_every_room_says_its_rule_in_one_sentence():
         told = (ast.get_docstring(tree) or "").partition("\n\n")[0]
         assert told.endswith((".", "?")), f"{name}: {told!r}"
         assert told.count(". ") == 0, f"{name}: {told!r}"
+
+
+def test_no_room_hides_a_verb():
+    names = {path.stem for path in HOME.iterdir()}
+    assert names & {*VERBS, *getattr(fedpriv, "__all__", ())} == set()
 
 
 def test_what_benchmarks_import_is_there():

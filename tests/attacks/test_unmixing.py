@@ -118,7 +118,7 @@ def test_fixed_weights_and_uploads_of_another_client_leave_many_rounds_at_chance
         hits = []
         for client in range(6):
             prototypes, _ = unmixed(observations, client)
-            hits += identify_features(prototypes, prototypes_of(client), [client] * N_CLASSES)[0]
+            hits += identify_features(prototypes, prototypes_of(client), [client] * N_CLASSES).tolist()
         rates[name] = sum(hits) / len(hits)
     assert rates["resampled"] == 1.0
     assert max(rates["fixed"], rates["shuffled"]) < 2 / N_CLASSES, rates

@@ -33,7 +33,7 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.update import require_facts
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.observation import BatchFacts, DataAccess, Needs, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS, UPDATES, WHOLE, Kinds
 from fedpriv.util.errors import UserError
 
@@ -155,8 +155,6 @@ def inner_search(name: str, iterations: int, restarts: int) -> Attack:
 _NEAREST = 5
 """k."""
 
-_OWN_IMAGES: tuple[DataAccess, ...] = ("same_domain", "other_domain")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationSearch(Attack):
@@ -185,8 +183,8 @@ class TransformationSearch(Attack):
     unit = "upload"
     budget = "iterations"
     only_by_name = True
-    needs = Needs(batch=True, attacker_data=_OWN_IMAGES)
-    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True, attacker_data=_OWN_IMAGES)),)
+    needs = Needs(batch=True, attacker_data=("same_domain",))
+    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True, attacker_data=("same_domain",))),)
 
     def __post_init__(self) -> None:
         read_policy(self.policy, f"attack {self.name!r}")
