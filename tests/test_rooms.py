@@ -49,28 +49,28 @@ as text: it is kept as data, and sentences are made from that."""
 BUDGET: dict[str, int] = {
     "util": 2_035,
     "algebra": 459,
-    "datasets": 1_016,
+    "datasets": 1_009,
     "models": 816,
     "uploads": 931,
     "integrations": 1_077,
     "dp": 591,
-    "federation": 2_150,
+    "federation": 2_135,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_449,
+    "attacks": 10_446,
     "eval": 4_713,
     "claims": 211,
-    "reports": 2_596,
+    "reports": 2_590,
     "cli": 954,
     "pipeline": 1_683,
-    "sources": 2_768,
-    "api": 1_999,
-    "study": 2_404,
+    "sources": 2_766,
+    "api": 1_998,
+    "study": 2_402,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 433
+RESERVE = 469
 """Lines that no room has yet."""
 
 VERBS = {
