@@ -215,7 +215,7 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
         raise UserError(f"{directory / storage.TRUTH}: left out of this directory; without it nothing can be scored")
     given = (saved.reconstruction, truths, saved.shuffled)
     used = saved.about.seed if seed is None else seed
-    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
+    record = score_attack(*given, seed=used, about=saved.about)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
         storage.write_record(directory, record)

@@ -10,7 +10,6 @@ from typing import Any
 from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.judge import JUDGED
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.eval.words import premise_words
 from fedpriv.federation.summary import DefenseFacts
@@ -218,6 +217,4 @@ def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[A
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
     elif control and len(source.newest) == 1:
         notices.append("no negative control: shuffling uploads takes two clients at least")
-    if any(name in JUDGED for name in plans[0].attacks):
-        notices.append("no independent classifier judges class images: it is trained on a run's data")
     return plans, notices

@@ -122,8 +122,6 @@ class RunSource(Source):
     # ------------------------------------------------------------ grants
 
     def settled(self, card: ThreatModel) -> ThreatModel:
-        if card.attacker_data == "other_domain":
-            raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             where = f"knowledge={shown({'attacker_data': 'same_domain'})}: {self}"
             raise UserError(f"{where} set no images aside; train it with auxiliary 0.5, or set attacker_data=none")

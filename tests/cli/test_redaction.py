@@ -102,7 +102,7 @@ def test_nothing_of_a_redacted_attack_holds_a_patient(redacted, plain):
     assert "truth.safetensors" not in names
     assert ("grid.png" in names) == (rule == "blur")
     record, other = result.records["linear-layer"], plain.records["linear-layer"]
-    for field in ("metrics", "image_floors", "advantage_db", "strata", "n_targets"):
+    for field in ("metrics", "floors", "advantage_db", "n_targets"):
         assert getattr(record, field) == getattr(other, field)  # numbers and floors stay
     assert result.verdict == plain.verdict
     page = (result.path / "report.html").read_text()

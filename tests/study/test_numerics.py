@@ -7,11 +7,11 @@ import torch
 from compare import expect_same
 from torch import nn
 
+from fedpriv.attacks.inputs.outputs import relative_feature_distance
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import FLOAT32, Numerics
 from fedpriv.util.seeds import global_seed
