@@ -49,28 +49,28 @@ as text: it is kept as data, and sentences are made from that."""
 BUDGET: dict[str, int] = {
     "util": 2_035,
     "algebra": 459,
-    "datasets": 1_016,
+    "datasets": 1_009,
     "models": 816,
     "uploads": 931,
     "integrations": 1_112,
     "dp": 591,
-    "federation": 2_150,
+    "federation": 2_135,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 11_222,
-    "eval": 5_297,
+    "attacks": 10_482,
+    "eval": 4_830,
     "claims": 211,
-    "reports": 2_609,
+    "reports": 2_592,
     "cli": 970,
-    "pipeline": 1_710,
-    "sources": 2_777,
-    "api": 2_183,
-    "study": 2_405,
+    "pipeline": 1_688,
+    "sources": 2_766,
+    "api": 2_079,
+    "study": 2_402,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 0
+RESERVE = 177
 """Lines that no room has yet."""
 
 VERBS = {
