@@ -81,7 +81,7 @@ class AttackResult(Tabular):
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
     def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
-        """Return whether it passes a gate; see :func:`fedpriv.check`."""
+        """Return the outcome of a gate; see :func:`fedpriv.check`."""
         return gate(self.answers, endpoints_of(fail_on))
 
     def load(self, name: str | None = None) -> storage.AttackRecord:

@@ -48,7 +48,7 @@ class Check:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What keeps it from a pass, a sentence each, leaks first."""
+        """Reasons against a pass, a sentence each, leaks first."""
         return (*(_words(one) for one in self.answers if one.verdict != "no leak detected"), *self.missing)
 
     def __str__(self) -> str:
