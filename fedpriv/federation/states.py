@@ -89,10 +89,10 @@ def save_state(path: Path, state: State) -> None:
 
 def load_state(path: Path) -> State:
     """Read a state back."""
+    if not path.is_file():
+        raise UserError(f"{path}: missing; the checkpoint is incomplete")
     try:
         return dict(load(tensor_file(path).read_bytes()))  # the library takes no path that is not UTF-8
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error
 

@@ -194,8 +194,6 @@ def json_value(text: str | bytes) -> Any:
 
 def tensor_file(path: Path) -> Path:
     """Return the path of a safetensors file; one of an impossible header is refused before it is opened as one."""
-    if not os.path.lexists(path):
-        return path
     with open_file(path, TENSORS) as file:
         first = file.read(8)
         size = os.fstat(file.fileno()).st_size

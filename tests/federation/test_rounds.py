@@ -160,7 +160,7 @@ def spoilt(finished, tmp_path):
 def rewrite(path, change):
     values = json.loads(path.read_text())
     change(values)
-    write_text(path, json.dumps(values))  # listed anew, as a careful forger would
+    path.write_text(json.dumps(values))
 
 
 def test_a_tampered_configuration_is_refused(spoilt):
