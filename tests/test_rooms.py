@@ -47,30 +47,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_035,
+    "util": 1_894,
     "algebra": 459,
     "datasets": 1_009,
     "models": 816,
-    "uploads": 931,
+    "uploads": 930,
     "integrations": 1_077,
     "dp": 591,
     "federation": 2_135,
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 10_446,
-    "eval": 4_713,
+    "eval": 4_710,
     "claims": 211,
     "reports": 2_590,
     "cli": 954,
     "pipeline": 1_683,
     "sources": 2_766,
     "api": 1_998,
-    "study": 2_402,
+    "study": 2_400,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 469
+RESERVE = 616
 """Lines that no room has yet."""
 
 VERBS = {
