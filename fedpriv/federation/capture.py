@@ -19,7 +19,8 @@ from fedpriv.uploads.ledger import entries
 from fedpriv.uploads.messages import message_bytes
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_all
+from fedpriv.util.files import write_all
+from fedpriv.util.foreign import tensor_file
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
@@ -78,6 +79,6 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> Trace:
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
     try:
-        return trace_of(load_file(checked_tensors(path)))
+        return trace_of(load_file(tensor_file(path)))
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error

@@ -36,7 +36,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
-    checked,
     mark,
     placing,
     read_json,
@@ -310,7 +309,7 @@ class RunDirectory:
         write_bytes(folder / "broadcast.safetensors", broadcast)
         with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(checked(state), temporary[path])
+                shutil.copyfile(state, temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors
+from fedpriv.util.foreign import tensor_file
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""
@@ -89,10 +89,10 @@ def save_state(path: Path, state: State) -> None:
 
 def load_state(path: Path) -> State:
     """Read a state back."""
+    if not path.is_file():
+        raise UserError(f"{path}: missing; the checkpoint is incomplete")
     try:
-        return dict(load(checked_tensors(path).read_bytes()))  # the library takes no path that is not UTF-8
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
+        return dict(load(tensor_file(path).read_bytes()))  # the library takes no path that is not UTF-8
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error
 
