@@ -47,30 +47,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_035,
+    "util": 1_894,
     "algebra": 459,
     "datasets": 1_009,
     "models": 816,
-    "uploads": 931,
+    "uploads": 930,
     "integrations": 1_112,
     "dp": 591,
     "federation": 2_135,
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 10_482,
-    "eval": 4_830,
+    "eval": 4_827,
     "claims": 211,
     "reports": 2_592,
     "cli": 970,
     "pipeline": 1_688,
     "sources": 2_766,
     "api": 2_079,
-    "study": 2_402,
+    "study": 2_400,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 177
+RESERVE = 324
 """Lines that no room has yet."""
 
 VERBS = {
