@@ -69,9 +69,7 @@ class Entry:
     picture: str  # its grid as the source of an image, or nothing
     hidden: str  # why there is no picture, of an attack that makes images
     measures: tuple[tuple[str, ...], ...]  # name, mean, median, sd, interval, remark
-    compared: tuple[
-        tuple[str, ...], ...
-    ]  # measure, images behind a target, targets / units, better by, interval, baseline
+    compared: tuple[tuple[str, ...], ...]  # measure, images a target, targets / units, better by, interval, baseline
     command: str  # that does it again
     made: str  # seed, seconds and versions
 
