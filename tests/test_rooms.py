@@ -52,25 +52,25 @@ BUDGET: dict[str, int] = {
     "datasets": 1_009,
     "models": 816,
     "uploads": 930,
-    "integrations": 1_077,
+    "integrations": 1_112,
     "dp": 591,
     "federation": 2_135,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_446,
-    "eval": 4_710,
+    "attacks": 10_482,
+    "eval": 4_827,
     "claims": 211,
-    "reports": 2_590,
-    "cli": 954,
-    "pipeline": 1_683,
+    "reports": 2_592,
+    "cli": 970,
+    "pipeline": 1_688,
     "sources": 2_766,
-    "api": 1_998,
+    "api": 2_079,
     "study": 2_400,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 616
+RESERVE = 324
 """Lines that no room has yet."""
 
 VERBS = {
@@ -86,6 +86,7 @@ VERBS = {
     "reproduce",
     "doctor",
     "compare",
+    "check",
     "explain",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""

@@ -224,6 +224,7 @@ def quick_settings(target: str) -> dict[str, Any]:
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
         return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
+    pace |= {"evaluate_every": 10, "checkpoint_every": 10}
     return who | pace | ({"public": 200} if kind.computed_from == "public" else {})
 
 

@@ -129,7 +129,7 @@ class RunConfig:
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
-    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last and ``keep`` are evaluated too
+    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last is evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
     defenses: tuple[DefenseChoice, ...] = ()  # of uploads, in the order in which clients apply them
     engine: EngineChoice = field(default_factory=EngineChoice)  # what runs the clients
