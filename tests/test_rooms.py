@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 10_473,
-    "eval": 4_827,
+    "eval": 4_824,
     "claims": 211,
     "reports": 2_592,
     "cli": 970,
@@ -70,7 +70,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 377
+RESERVE = 380
 """Lines that no room has yet."""
 
 VERBS = {
