@@ -47,14 +47,14 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_867,
+    "util": 1_870,
     "algebra": 459,
     "datasets": 999,
     "models": 816,
     "uploads": 930,
     "integrations": 1_113,
     "dp": 591,
-    "federation": 2_133,
+    "federation": 2_131,
     "methods": 2_946,
     "defenses": 1_769,
     "attacks": 10_473,
@@ -70,7 +70,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 380
+RESERVE = 379
 """Lines that no room has yet."""
 
 VERBS = {
