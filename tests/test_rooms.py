@@ -47,30 +47,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_894,
+    "util": 1_870,
     "algebra": 459,
-    "datasets": 1_009,
+    "datasets": 999,
     "models": 816,
     "uploads": 930,
-    "integrations": 1_112,
+    "integrations": 1_113,
     "dp": 591,
-    "federation": 2_135,
+    "federation": 2_131,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_482,
-    "eval": 4_827,
+    "attacks": 10_473,
+    "eval": 4_824,
     "claims": 211,
     "reports": 2_592,
     "cli": 970,
-    "pipeline": 1_688,
-    "sources": 2_766,
-    "api": 2_079,
-    "study": 2_400,
+    "pipeline": 1_687,
+    "sources": 2_765,
+    "api": 2_077,
+    "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 324
+RESERVE = 379
 """Lines that no room has yet."""
 
 VERBS = {
