@@ -53,16 +53,16 @@ BUDGET: dict[str, int] = {
     "models": 816,
     "uploads": 930,
     "integrations": 1_113,
-    "dp": 591,
+    "dp": 584,
     "federation": 2_131,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_473,
-    "eval": 4_824,
+    "attacks": 10_466,
+    "eval": 4_478,
     "claims": 211,
-    "reports": 2_592,
+    "reports": 2_566,
     "cli": 970,
-    "pipeline": 1_687,
+    "pipeline": 1_677,
     "sources": 2_765,
     "api": 2_077,
     "study": 2_398,
@@ -70,7 +70,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 379
+RESERVE = 775
 """Lines that no room has yet."""
 
 VERBS = {
