@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fedpriv.uploads.ledger import Entry
     from fedpriv.uploads.payload import Message
 
-FORMAT = 6
+FORMAT = 7
 SERVER = "server.safetensors"
 """Of a checkpoint, written last: it is whole."""
 
