@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedpriv.api.federations import Run
 from fedpriv.api.named_code import verb
@@ -287,6 +287,10 @@ class UploadSettings(SearchSettings, total=False):
 
     model: nn.Module  # architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h,
     # w)`` to logits ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights
+    normalise: (
+        Any  # (mean, std), numbers or one a channel, where training normalised its inputs: networks are then given
+    )
+    # (images - mean) / std, and images stay in [0, 1]
     head: Any  # private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a
     # client
     batch: Any  # :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all
@@ -302,10 +306,10 @@ class UploadSettings(SearchSettings, total=False):
     auxiliary_labels: Any  # ``(p,)`` classes of these images; without them baselines know no classes, and no image is
     # identified among decoys, which have to be of its class
     held_out: Any  # each client's images that it did not train on, of the classes that it did: a pair (images ``(n, c,
-    # h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership inference, without
-    # which it claims no leak
-    public: Tensor  # the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some
-    public_labels: Any  # ``(p,)`` their classes
+    # h, w)``, labels ``(n,)``) or a data set a client, a list or a mapping. They are the non-members of membership
+    # inference, without which it claims no leak
+    public: Any  # the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some
+    public_labels: Any  # ``(p,)`` their classes; none where ``public`` is a data set
     n_classes: int  # C (default: what uploads, model and labels say)
     knowledge: Mapping[str, Any] | Sequence[str]  # grants other than those that follow from what is handed in: a
     # mapping, or texts ``GRANT=VALUE``
@@ -321,7 +325,7 @@ def attack_uploads(
     *,
     target: str,
     images: Any,
-    auxiliary: Tensor,
+    auxiliary: Any,
     labels: Any = None,
     extractor: Any = None,
     attacks: str | Sequence[str] = (),
@@ -338,9 +342,10 @@ def attack_uploads(
             ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
             round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
-        images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
-        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
-        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
+        images: the private images behind each client's last upload, one a client: ``(n, c, h, w)`` floats in [0, 1], or
+            bytes, as a tensor, an array or a list of images; or a ``torch.utils.data.Dataset`` of pairs (image, label).
+        auxiliary: such images ``(p, c, h, w)`` that no upload was computed from: baselines are made of them.
+        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it, or data sets have it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
         attacks: names of attacks and inferences; none for a first look (see :func:`fedpriv.attack`).

@@ -225,6 +225,7 @@ def exchange(
     kind = payload_kind(target)
     if isinstance(given, Update):
         before, after = weights("uploads: before", given.before), weights("uploads: after", given.after)
+        before = {name: value for name, value in before.items() if name in after or name not in given.after}
         if model is not None and target in NETWORKS:
             known = dict(model.named_parameters())
             _refuse_different(known, before, "model", "before")
