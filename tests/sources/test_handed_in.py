@@ -194,7 +194,7 @@ def test_an_optimiser_that_is_not_plain_sgd_is_never_vouched_for(make, options, 
     plain = steps == 1 and options == {"momentum": 0.9}  # whose first step is that of SGD
     for optimiser in ("sgd", f"{make.__name__} with more"):
         result = attack(uploads, batch=fedpriv.BatchFacts(4, 0.05, steps, optimiser=optimiser), **given)
-        assert result.records["dlg"].premise.status == ("agrees" if plain else "differs")
+        assert result.records["dlg"].premise.status != "agrees" or plain
         assert "no leak" not in result.verdict
 
 
