@@ -46,16 +46,17 @@ AUXILIARY = 200
 
 def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
     """Return a row for every guess, the control and the attack: each measure, at the same targets."""
-    psnr = {name: np.asarray(one.psnr_db.per_target) for name, one in record.floor_details.items()}
+    psnr = {name: np.asarray(one.psnr_db.per_target) for name, one in record.floors.items()}
     best = max((name for name in psnr if name != NEAREST), key=lambda name: float(psnr[name].mean()))
     metrics = record.metrics
     psnr["attack"] = np.asarray(metrics.psnr_db.per_target)
     told, nearest = metrics.identification_top1, metrics.feature_identification
-    identified = dict(told.blind) | {"attack": told.mean}
-    errors = {name: getattr(one, "relative_error", None) for name, one in record.floors.items()}
-    own = {name: getattr(one, "feature_identification", None) for name, one in record.floors.items()}
+    identified = dict(told.guesses) | {"attack": told.mean}
+    errors: dict[str, float | None] = {}
+    own: dict[str, float | None] = {}
     if metrics.relative_error is not None and nearest is not None:
-        errors["attack"], own["attack"] = metrics.relative_error.mean, nearest.mean
+        errors = dict(metrics.relative_error.guesses) | {"attack": metrics.relative_error.mean}
+        own = dict(nearest.guesses) | {"attack": nearest.mean}
 
     def cell(value: float | None, unit: str) -> str:
         return "" if value is None else f"{value:.1f}" if unit == "dB" else f"{100 * value:.1f}"
@@ -71,7 +72,7 @@ def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
             "relative error (%)": cell(errors.get(name), "%"),
             "nearest own (%)": cell(own.get(name), "%"),
         }
-        for name in (*record.floors, "attack")
+        for name in dict.fromkeys((*record.floors, *errors, "attack"))
     ]
 
 

@@ -32,7 +32,6 @@ from fedpriv.eval.storage import StoredAttack, save_attack
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
 from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
-from fedpriv.pipeline.execute import upload_facts
 from fedpriv.sources.truth import Pool, Truth
 
 ABOUT = About(
@@ -53,7 +52,7 @@ def but(record, **changes):
 
 def summary(mean, ci95=None, kind=FiniteSummary, **others):
     """A summary of one value."""
-    known = {"mean": mean, "median": mean, "sd": None, "ci95": ci95, "per_target": (mean,), "n": 1, "sum": mean}
+    known = {"mean": mean, "median": mean, "sd": None, "ci95": ci95, "per_target": (mean,), "n": 1}
     return kind(**(known | others))
 
 
@@ -193,7 +192,7 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
         "knowledge": ThreatModel(rounds_seen=rounds_seen),
         "seed": seed,
     }
-    about = but(ABOUT, **shared, upload=upload_facts(target), **federation)
+    about = but(ABOUT, **shared, **federation)
     above = summary(gain, (gain - 0.5, gain + 0.5), Advantage, share_3db=0.0, best_floor="noise")
     clear = compared(mean=gain, p_value=1e-6 if gain - 0.5 > 0.5 else 0.9)
     record = attacked(clear, **shared, advantage_db=above)
@@ -216,9 +215,7 @@ def attacked(*comparisons, **changes):
 
 FOUND = Planted(mean=3.0, ci95=(2.0, 4.0), n=5, n_clients=5, least=0.5)
 CONTROLLED = ControlResult(
-    shuffled=Estimate(mean=10.0, ci95=None, n=2),
-    floor="noise",
-    difference_db=None,
+    difference_db=Estimate(mean=0.0, ci95=None, n=2),
     passes=True,
     verdict="As it should be.",
 )
@@ -227,7 +224,7 @@ CONTROLLED = ControlResult(
 def rates(auc, ci95=None):
     """An area under the curve, and the same for every rate."""
     rate = Rate(value=auc, ci95=ci95)
-    return Rates(auc=rate, tpr_at_1_percent=rate, tpr_at_0_1_percent=rate)
+    return Rates(auc=rate, tpr_at_1_percent=rate)
 
 
 def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **changes):
@@ -236,7 +233,6 @@ def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **change
         "membership": {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None, "nonmembers": "held_out"},
         "property": {
             **{"question": "majority", "learned_from": "others", "n_pairs": 12, "n_yes": 3},
-            "classes_alone": rates(0.5),
         },
     }[kind]
     shared = {

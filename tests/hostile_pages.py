@@ -62,7 +62,7 @@ def attacks_page(home, names):
     )
     shared = {
         **{"dataset": dataset, "target": "representation"},
-        "knowledge": ThreatModel(attacker_data="other_domain"),
+        "knowledge": ThreatModel(attacker_data="same_domain"),
     }
     bare = federated("fedproto") | {"run": RunConfig(method="fedproto", dataset="folder", clients=10, models=next(n))}
     under = federated("fedproto", accuracy=0.8, scalars=50.0) | {"defenses": (guard,)}

@@ -47,30 +47,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_035,
+    "util": 1_885,
     "algebra": 459,
-    "datasets": 1_016,
+    "datasets": 1_009,
     "models": 816,
-    "uploads": 931,
-    "integrations": 1_077,
+    "uploads": 930,
+    "integrations": 1_112,
     "dp": 591,
-    "federation": 2_150,
+    "federation": 2_133,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 11_191,
-    "eval": 5_290,
+    "attacks": 10_473,
+    "eval": 4_827,
     "claims": 211,
-    "reports": 2_607,
-    "cli": 954,
-    "pipeline": 1_705,
-    "sources": 2_777,
-    "api": 1_999,
-    "study": 2_405,
+    "reports": 2_592,
+    "cli": 970,
+    "pipeline": 1_687,
+    "sources": 2_766,
+    "api": 2_078,
+    "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 0
+RESERVE = 348
 """Lines that no room has yet."""
 
 VERBS = {

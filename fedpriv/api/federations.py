@@ -102,7 +102,6 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     # 1)
     client_timeout: float | None  # of ``flower``: seconds after which a client that has not answered leaves the round
     # (default 600)
-    nodes: int | None  # of ``flower``: simulated nodes (default: one for each client of a round)
 
 
 @verb(TrainSettings)
@@ -123,7 +122,7 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
         WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
     given: dict[str, Any] = {"method": method, "seed": seed, **settings}
-    names = ("engine", "min_clients", "client_timeout", "nodes")
+    names = ("engine", "min_clients", "client_timeout")
     chosen = {name: given[name] for name in names if given.get(name) is not None}
     how = {name: given[name] for name in ("device", "workers", "download", "resume", "force") if name in given}
     if settings.get("resume"):

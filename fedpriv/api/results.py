@@ -12,6 +12,7 @@ from fedpriv.eval import storage
 from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
+from fedpriv.eval.gate import Check, endpoints_of, gate
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.words import sentence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fedpriv.api.checking import Check
     from fedpriv.api.federations import PrivacyAudit, Run
 
 
@@ -81,10 +81,8 @@ class AttackResult(Tabular):
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
 
     def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
-        """Return whether it passes a gate; see :func:`fedpriv.check`."""
-        from fedpriv.api.checking import check
-
-        return check(self, fail_on=fail_on)
+        """Return the outcome of a gate; see :func:`fedpriv.check`."""
+        return gate(self.answers, endpoints_of(fail_on))
 
     def load(self, name: str | None = None) -> storage.AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""
@@ -217,7 +215,7 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
         raise UserError(f"{directory / storage.TRUTH}: left out of this directory; without it nothing can be scored")
     given = (saved.reconstruction, truths, saved.shuffled)
     used = saved.about.seed if seed is None else seed
-    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge)
+    record = score_attack(*given, seed=used, about=saved.about)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
         storage.write_record(directory, record)

@@ -24,8 +24,8 @@ ATTACKS = Registry(
         "inverting-gradients": "fedpriv.attacks.gradients.inverting:InvertingGradients",
         "gradient-dip": "fedpriv.attacks.gradients.inverting:GradientDip",
         "demix": "fedpriv.attacks.gradients.dlg:MixtureSeparation",
-        "untransform": "fedpriv.attacks.features.transformation:TransformationSearch",
-        "pooled": "fedpriv.attacks.gradients.secure_sum:PooledBatch",
+        "untransform": "fedpriv.attacks.gradients.adapted:TransformationSearch",
+        "pooled": "fedpriv.attacks.gradients.adapted:PooledBatch",
         "head-update": "fedpriv.attacks.features.closed_form:HeadUpdate",
         "angle-update": "fedpriv.attacks.features.closed_form:AngleUpdate",
         "class-inversion": "fedpriv.attacks.inversion.vector:ClassInversion",
@@ -46,11 +46,7 @@ def targets_of(name: str) -> tuple[str, ...]:
 
 
 def attacks_for(target: str) -> tuple[str, ...]:
-    """Return the names of the attacks on a kind of payload, the strongest first.
-
-    Raises:
-        UserError: when there is no such kind.
-    """
+    """Return the names of the attacks on a kind of payload, or refuse it; the strongest first."""
     from fedpriv.uploads.kinds import payload_kind
 
     payload_kind(target)
@@ -58,11 +54,7 @@ def attacks_for(target: str) -> tuple[str, ...]:
 
 
 def default_suite(target: str) -> tuple[str, ...]:
-    """Return the names of the attacks on a kind of payload that run without being named, the strongest first.
-
-    Raises:
-        UserError: when there is no such kind.
-    """
+    """Return the names of the attacks on a kind of payload that run without being named, the strongest first."""
     attacks = {name: ATTACKS.load(name) for name in attacks_for(target)}
     return tuple(name for name, made in attacks.items() if not (made.only_by_name or target in made.only_by_name_on))
 

@@ -1,8 +1,4 @@
-"""The contract of attacks: a final call checks and times, and around it a subclass writes ``run``.
-
-An attack is a frozen dataclass of hyperparameters. What it is, needs and returns are class attributes, from which plans,
-lists and records read.
-"""
+"""The contract of attacks: a frozen dataclass of options, of which a final call checks and times ``run``."""
 
 from __future__ import annotations
 
@@ -76,14 +72,9 @@ class Declared(ABC):
         special = (needs for kinds, needs in self.requirements_by_kind if kind is not None and kind in kinds)
         return next(special, self.needs)
 
-    @property
-    def uses_rounds(self) -> bool:
-        """True where several rounds of uploads tell it more than one."""
-        return self.needs.min_rounds > 1
-
     def uses_rounds_on(self, kind: str) -> bool:
         """True where several rounds of a kind of upload tell it more than one."""
-        return self.uses_rounds
+        return self.needs.min_rounds > 1
 
     def trains(self, card: ThreatModel) -> str:
         """Return a name for the network that it trains and shares with other attacks on the run; empty for none."""
@@ -97,11 +88,9 @@ class Same:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        """True for the same object."""
         return isinstance(other, Same) and self._value is other._value
 
     def __hash__(self) -> int:
-        """Hash of the identity."""
         return hash(id(self._value))
 
 
@@ -137,7 +126,7 @@ class AttackProblem:
         progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
         say: shows a line that is no result.
-        numerics: precision of searches by Adam, and whether their networks are compiled.
+        numerics: precision of searches by Adam.
     """
 
     observations: tuple[Observation, ...]
@@ -185,8 +174,7 @@ class Attack(Declared):
     ) -> Reconstruction:
         """Attack at least one target; ``kind`` is that of the upload, ``computing`` the fields of :class:`AttackProblem`.
 
-        Raises:
-            UserError: when something that it needs is missing, or ``run`` returned no reconstruction of the targets.
+        Refuses what lacks something that it needs, and a ``run`` that returned no reconstruction of the targets.
         """
         self.requirements_for(kind).refuse(self.name, knowledge.card)
         if not targets:
@@ -214,11 +202,10 @@ class Attack(Declared):
 
 def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackProblem) -> None:
     """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""
-    targets = len(problem.targets)
-    guesses, restarts = reconstruction.images.shape[1:2], reconstruction.objective.shape[1:2]
+    targets, guesses = len(problem.targets), reconstruction.images.shape[1:2]
     expected = {
         "images": (targets, *guesses, *problem.knowledge.image_shape),
-        "objective": (targets, *restarts),
+        "objective": (targets, *reconstruction.objective.shape[1:2]),
         "chosen": (targets,),
         "labels": (targets, *guesses),
         "converged": (targets,),

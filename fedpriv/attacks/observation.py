@@ -56,7 +56,7 @@ T = TypeVar("T")
 ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
 LabelAccess = Literal["given", "inferred"]
 BatchNormAccess = Literal["none", "running"]
-DataAccess = Literal["none", "other_domain", "same_domain"]
+DataAccess = Literal["none", "same_domain"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class ThreatModel:
         labels: whether labels of the targets are given or must be inferred from the upload.
         batch: whether the learning rate and each client's steps and batch sizes are known.
         batch_norm: access to the client's running batch-norm statistics; ``running`` where the network has no batch norm.
-        attacker_data: images that the attacker owns: none, of the clients' data set (``same_domain``), or of another
-            (``other_domain``).
+        attacker_data: images that the attacker owns: none, or images like the clients' (``same_domain``).
         rounds_seen: how many rounds of uploads the attacker uses.
     """
 

@@ -50,7 +50,6 @@ class PartitionOptions:
     classes_per_client: Annotated[int, Ge(1)] = 2  # classes that each client holds (pathological)
     imbalance: Annotated[float, Ge(1)] = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
     train_fraction: Annotated[float, Gt(0), Lt(1)] = 0.75  # share of every client's samples that it trains on
-    balanced: bool = False  # equal parts of a class instead of random ones (pathological)
     assignment: Literal["in_order", "random"] = "in_order"
     least_per_client: Annotated[int, Ge(1)] | None = None
 
@@ -120,15 +119,14 @@ def pathological_partition(
     n_clients: int,
     classes_per_client: int,
     rng: Random,
-    balanced: bool = False,
     least: int | None = None,
 ) -> list[np.ndarray]:
     """Return PFLlib's partition in which every client holds exactly ``classes_per_client`` classes.
 
     Classes are given in order, each to the first n_clients * classes_per_client / C clients (rounded up) that still lack
-    classes; a class's samples are given in stored order. Its takers get equal parts if ``balanced``; otherwise each but the
-    last draws its number uniformly from a tenth of an equal part to an equal part, at least ``least`` / C (None:
-    :func:`least_samples`); the last gets the rest. Numbers that do not come out even are refused.
+    classes; a class's samples are given in stored order. Each of its takers but the last draws its number uniformly from a
+    tenth of an equal part to an equal part, at least ``least`` / C (None: :func:`least_samples`); the last gets the rest.
+    Numbers that do not come out even are refused.
     """
     _check_clients(labels, n_clients)
     by_class = _positions_by_class(labels)
@@ -139,11 +137,10 @@ def pathological_partition(
     for number, positions in enumerate(by_class):
         takers = [client for client in range(n_clients) if len(parts[client]) < classes_per_client][:takers_per_class]
         high = int(len(positions) / len(takers))
-        low = high if balanced else int(max(len(positions) / len(takers) / 10, lowest))
-        if len(takers) > 1 and (high < 1 or (low >= high and not balanced)):
+        low = int(max(len(positions) / len(takers) / 10, lowest))
+        if len(takers) > 1 and low >= high:
             raise _too_few(number, len(positions), len(takers))
-        others = len(takers) - 1
-        sizes = [high] * others if balanced or not others else source.randint(low, high, others).tolist()
+        sizes = source.randint(low, high, len(takers) - 1).tolist() if len(takers) > 1 else []
         for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
             parts[client].append(part)
     return [np.concatenate(part) for part in parts]
@@ -190,13 +187,13 @@ def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng:
 
 
 def random_classes_partition(
-    labels: np.ndarray, n_clients: int, classes_per_client: int, rng: Random, balanced: bool = False
+    labels: np.ndarray, n_clients: int, classes_per_client: int, rng: Random
 ) -> list[np.ndarray]:
     """Return a partition in which every client holds exactly ``classes_per_client`` classes, assigned at random.
 
-    For numbers that PFLlib's rule cannot divide (FedMRL, FedHeNN, FedRAL, FedRE); unequal shares are as in the public code
-    of FedMRL and FedRAL. A class's samples are shuffled and cut among its holders: into parts whose sizes differ by at most
-    one if ``balanced``, else in proportion to one draw a holder from U(0.4, 0.6), at least one sample each.
+    For numbers that PFLlib's rule cannot divide (FedMRL, FedHeNN, FedRAL, FedRE), with shares as in the public code
+    of FedMRL and FedRAL: a class's samples are shuffled and cut among its holders in proportion to one draw a holder from
+    U(0.4, 0.6), at least one sample each.
     """
     _check_clients(labels, n_clients)
     source, by_class = source_of(rng), _positions_by_class(labels)
@@ -209,15 +206,11 @@ def random_classes_partition(
         if len(positions) < len(holders):
             raise _too_few(number, len(positions), len(holders))
         shuffled = positions[source.permutation(len(positions))]
-        if balanced:
-            cut = np.array_split(shuffled, len(holders))
-        else:
-            shares = np.asarray(source.uniform(LOW_SHARE, HIGH_SHARE, len(holders)))
-            spare = len(shuffled) - len(holders)  # one each is given before shares count
-            ends = np.floor(np.cumsum(shares / shares.sum()) * spare).astype(int) + np.arange(1, len(holders) + 1)
-            cut = np.split(shuffled, ends[:-1])
-        for client, part in zip(holders, cut, strict=True):
-            parts[client].append(np.asarray(part))
+        shares = np.asarray(source.uniform(LOW_SHARE, HIGH_SHARE, len(holders)))
+        spare = len(shuffled) - len(holders)  # one each is given before shares count
+        ends = np.floor(np.cumsum(shares / shares.sum()) * spare).astype(int) + np.arange(1, len(holders) + 1)
+        for client, part in zip(holders, np.split(shuffled, ends[:-1]), strict=True):
+            parts[client].append(part)
     return [np.concatenate(part) for part in parts]
 
 
@@ -309,13 +302,13 @@ def _divide(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: 
     if options.name == "long_tail":
         return long_tail_partition(labels, n_clients, options.imbalance, alpha, rng, options.train_fraction, least)
     if options.name == "pathological" and options.assignment == "random":
-        return random_classes_partition(labels, n_clients, per_client, rng, options.balanced)
+        return random_classes_partition(labels, n_clients, per_client, rng)
     if least is None and n_clients >= 1:  # fewer are refused anyway
         least = least_samples(len(labels), n_clients, options.train_fraction)
     if options.name == "dirichlet":
         return dirichlet_partition(labels, n_clients, alpha, rng, least)
     if options.name == "pathological":
-        return pathological_partition(labels, n_clients, per_client, rng, options.balanced, least)
+        return pathological_partition(labels, n_clients, per_client, rng, least)
     raise unknown_name("partition", options.name, PARTITIONS)
 
 

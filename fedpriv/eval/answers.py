@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from itertools import product
+from statistics import fmean
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import FiniteFloat
 
@@ -155,8 +156,13 @@ def upload_key(about: Provenance, besides: Sequence[str] = ()) -> str:
     if besides and "training" in run:
         run["training"] = {name: value for name, value in run["training"].items() if name not in besides}
     defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
-    group = [about.dataset, about.target, about.method, run, defenses, *([] if run or besides else [about.reach_label])]
-    return json.dumps(group, sort_keys=True, default=str)
+    reach = [] if run or besides else [about.reach_label]
+    return _key(about.dataset, about.target, about.method, run, defenses, *reach)
+
+
+def _key(*values: object) -> str:
+    """Return a text that is the same for equal values, be they 0 or 0.0."""
+    return json.dumps(json.loads(json.dumps(values, sort_keys=True, default=str), parse_int=float))
 
 
 def place_of(about: Provenance) -> str:
@@ -172,8 +178,8 @@ def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
     groups: dict[str, list[K]] = {}
     for key, result in results.items():
         about = about_of(result)
-        variant = [about.attack, plain(about.options), about.stage_name, plain(about.knowledge)]
-        groups.setdefault(upload_key(about) + json.dumps(variant, sort_keys=True, default=str), []).append(key)
+        variant = _key(about.attack, plain(about.options), about.stage_name, plain(about.knowledge))
+        groups.setdefault(upload_key(about) + variant, []).append(key)
     return [tuple(keys) for keys in groups.values()]
 
 
@@ -187,90 +193,60 @@ def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
         where = place_of(about_of(results[keys[0]]))
         uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
     drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
-    tested = [draft for draft in drafts if draft.comparison is not None and draft.answer.why not in _SILENT]
-    compared = [draft.comparison for draft in tested if draft.comparison is not None]
-    adjusted = holm([one.p_value or 0.0 for one in compared], LEVEL)
-    bounds = upper_bounds(compared, LEVEL)
-    for draft, p_value, bound in zip(tested, adjusted, bounds, strict=True):
-        draft.decide(p_value, bound, len(tested))
-    return tuple(draft.answer for draft in drafts)
+    compared = [draft.comparison for draft in drafts if draft.comparison is not None]
+    adjusted, bounds = iter(holm([one.p_value or 0.0 for one in compared])), iter(upper_bounds(compared, LEVEL))
+    return tuple(
+        draft.answer if draft.comparison is None else _decided(draft, next(adjusted), next(bounds), len(compared))
+        for draft in drafts
+    )
 
 
-_SILENT = ("few clients", "no held-out images")
-"""Reasons for which nothing is tested."""
+class _Draft(NamedTuple):
+    """An answer in the making, the comparison that is tested, or None, and why the absence of a leak would say little."""
+
+    answer: Answer
+    comparison: Comparison | None = None
+    reasons: Sequence[WhyOpen] = ()
 
 
-class _Draft:
-    """An answer in the making, and the comparison that it rests on."""
-
-    def __init__(self, answer: Answer, comparison: Comparison | None, reasons: Sequence[str] = ()) -> None:
-        self.answer, self.comparison, self.reasons = answer, comparison, tuple(reasons)
-
-    def decide(self, adjusted: float, bound: float | None, tested: int) -> None:
-        """Settle the verdict by the adjusted p-value and the upper bound."""
-        item = self.comparison
-        assert item is not None
-        verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
-        why, needed = "", None
-        if verdict == "inconclusive":
-            excluded = bound is not None and bound < item.least
-            why = self.reasons[0] if self.reasons else ""
-            if not excluded and why in ("", "control not run"):
-                why, needed = "wide interval", clients_needed(item, tested)
-            elif not why:
-                verdict = "no leak detected"
-        values = {
-            "verdict": verdict,
-            "why": why,
-            "needed": needed,
-            "adjusted": adjusted,
-            "bound": bound,
-            "n_tested": tested,
-        }
-        self.answer = self.answer.model_copy(update=values)
+def _decided(draft: _Draft, adjusted: float, bound: float | None, tested: int) -> Answer:
+    """Return the answer by the adjusted p-value and the upper bound."""
+    item = draft.comparison
+    assert item is not None
+    verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
+    why, needed = "", None
+    if verdict == "inconclusive":
+        excluded = bound is not None and bound < item.least
+        why = draft.reasons[0] if draft.reasons else ""
+        if not excluded and why in ("", "control not run"):
+            why, needed = "wide interval", clients_needed(item, tested)
+        elif not why:
+            verdict = "no leak detected"
+    numbers = {"adjusted": adjusted, "bound": bound, "n_tested": tested, "needed": needed}
+    return draft.answer.model_copy(update={"verdict": verdict, "why": why} | numbers)
 
 
-def _drafts(upload: str, attacks: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
-    for endpoint in ENDPOINTS:
-        for threat in THREATS:
-            yield from _endpoint(
-                upload, endpoint, threat, [one for one in attacks if endpoint_of(one[0]) == endpoint], attacks
-            )
-
-
-def _endpoint(
-    upload: str,
-    endpoint: Endpoint,
-    threat: Threat,
-    attacks: Sequence[Sequence[Record]],
-    every: Sequence[Sequence[Record]],
-) -> Iterable[_Draft]:
-    kind = every[0][0].target
-    by_threat = {name: [one for one in attacks if threat_of(one[0]) == name] for name in THREATS}
-    there = by_threat[threat]
-    named = _named(every) if endpoint == "label disclosure" else None
-    shared: dict[str, Any] = {
-        "upload": upload,
-        "target": kind,
-        "endpoint": endpoint,
-        "threat": threat,
-        "reach": every[0][0].reach,
-    }
-    if named is not None and named.tells:
-        many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
-        yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many), None)
-        return
-    if not there:
-        # What needs nothing beyond the protocol answers both; it is tested once.
-        why = "as protocol" if threat == "white-box" and by_threat["protocol"] else why_not(kind, endpoint, threat)
-        if named is not None and named.exact:
-            why = "all clients hold the same classes"
-        yield _Draft(Answer(**shared, verdict="not asked", why=why), None)
-        return
-    name = primary(kind, endpoint, threat, [one[0].attack for one in there])
-    records = next(one for one in there if one[0].attack == name)
-    for estimand, comparison, some in _comparisons(endpoint, records):
-        yield _draft(shared, estimand, comparison, some)
+def _drafts(upload: str, every: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
+    """Yield the answers on an upload, from the seeds of each attack on it."""
+    first, named = every[0][0], _named(every)
+    for endpoint, threat in product(ENDPOINTS, THREATS):
+        shared: dict[str, Any] = {"upload": upload, "target": first.target, "endpoint": endpoint, "threat": threat}
+        shared |= {"reach": first.reach}
+        attacks = [one for one in every if endpoint_of(one[0]) == endpoint]
+        there = {one[0].attack: one for one in reversed(attacks) if threat_of(one[0]) == threat}
+        if endpoint == "label disclosure" and named is not None and named.tells:
+            many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
+            yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many))
+        elif not there:
+            # What needs nothing beyond the protocol answers both; it is tested once.
+            once = threat == "white-box" and any(threat_of(one[0]) == "protocol" for one in attacks)
+            why = "as protocol" if once else why_not(first.target, endpoint, threat)
+            if endpoint == "label disclosure" and named is not None and named.exact:
+                why = "all clients hold the same classes"
+            yield _Draft(Answer(**shared, verdict="not asked", why=why))
+        elif name := primary(first.target, endpoint, threat, there):
+            for estimand, comparison, some in _comparisons(endpoint, there[name]):
+                yield _draft(shared, estimand, comparison, some)
 
 
 def _named(every: Sequence[Sequence[Record]]) -> NamedClasses | None:
@@ -316,13 +292,14 @@ def _draft(shared: Mapping[str, Any], estimand: Estimand, item: Comparison | Non
         more |= {"nonmembers": sum(one.n_nonmembers for one in members)}
         more |= {"tpr": sum(one.tpr_at_1_percent.value for one in members) / len(members)}
     if item is None:
-        return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"), None)
+        return _Draft(Answer(**shared, **more, verdict="inconclusive", why="few clients"))
     value, mean = _level(records, item), item.mean
-    more |= {"value": value, "baseline": None if value is None or mean is None else value - mean, "advantage": mean}
+    more |= {"value": value, "baseline": None if mean is None else value - mean, "advantage": mean}
     more |= {"against": item.against, "ci95": item.ci95, "least": item.least, "n": item.n, "n_clients": item.n_clients}
     reasons = list(_reasons(records, item, able))
-    why = reasons[0] if reasons and reasons[0] in _SILENT else ""
-    return _Draft(Answer(**shared, **more, verdict="inconclusive", why=why), item, reasons)
+    if reasons and reasons[0] in ("few clients", "no held-out images"):  # nothing is tested
+        return _Draft(Answer(**shared, **more, verdict="inconclusive", why=reasons[0]))
+    return _Draft(Answer(**shared, **more, verdict="inconclusive"), item, reasons)
 
 
 def _differs(record: Record) -> bool:
@@ -345,7 +322,8 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
     if any(map(_differs, records)):
         yield "premise"
     if any(
-        (one.control.shuffled if isinstance(one, ReconstructionRecord) else one.shuffled) is None for one in records
+        (one.control.difference_db if isinstance(one, ReconstructionRecord) else one.shuffled) is None
+        for one in records
     ):
         yield "no control"
     if able is None:
@@ -354,48 +332,29 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
         yield "under-powered attack"
 
 
-def _level(records: Sequence[Record], item: Comparison) -> float | None:
+def _level(records: Sequence[Record], item: Comparison) -> float:
     """Return the attack's own level over the targets of a comparison, mean over seeds."""
-    values = []
-    for record in records:
-        if not isinstance(record, ReconstructionRecord):
-            values.append(record.auc.value)
-            continue
-        wanted = {"1": {False}, "several": {True}}.get(item.stratum, {True, False})
-        psnr = [row.psnr_db for row in record.targets if (row.n_c > 1) in wanted]
-        values.append(sum(psnr) / len(psnr))
-    return sum(values) / len(values)
+    return fmean(
+        fmean(row.psnr_db for row in one.of(item.stratum)) if isinstance(one, ReconstructionRecord) else one.auc.value
+        for one in records
+    )
 
 
 # ---------------------------------------------------------------- tests of one page
 
 
-def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] | None = None) -> list[float]:
-    """Return p-values adjusted by Holm's rule, in their order: those that are at most ``level`` are rejected together.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted by Holm's rule, in their order, whatever depends on what.
 
-    The rule holds whatever depends on what (Holm 1979, A simple sequentially rejective multiple test procedure). A test
-    whose smallest p-value is above its part of the level can never reject, so it needs no part (Tarone 1990, Biometrics 46,
-    515-522; step by step, Hommel and Krummenauer 1998, Biometrical Journal 40, 773-789).
-
-    Args:
-        p_values: of n tests.
-        level: at which some are rejected; without ``least`` it does not matter.
-        least: the smallest p-value that each test could have given, known without its outcome.
+    Holm 1979, A simple sequentially rejective multiple test procedure.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
-    >>> holm([0.01, 0.08, 0.03], 0.05, [0.0, 0.06, 0.0])
-    [0.02, 0.08, 0.03]
     """
-    known = [0.0] * len(p_values) if least is None else least
-    left = sorted(range(len(p_values)), key=p_values.__getitem__)
-    apart = sorted(known)
     result, largest = [0.0] * len(p_values), 0.0
-    while left:
-        parts = 1 + bisect_left(range(1, len(left)), True, key=lambda k: bisect_right(apart, level / k) <= k)
-        largest = max(largest, min(1.0, parts * p_values[left[0]]))
-        result[left[0]] = largest
-        apart.remove(known[left.pop(0)])
+    for number, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - number) * p_values[place]))
+        result[place] = largest
     return result
 
 
@@ -406,11 +365,11 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
     do not are all at the level that is left. None where nothing bounds a mean.
     """
     result: list[float | None] = [None] * len(comparisons)
-    left = [place for place, item in enumerate(comparisons) if upper_end(item, level) is not None]
+    left = [place for place, item in enumerate(comparisons) if upper_end(item, 0.5) is not None]
     while left:
         ends = {place: upper_end(comparisons[place], level / len(left)) for place in left}
-        gaps = {place: (end or 0.0) - comparisons[place].least for place, end in ends.items()}
-        lowest = min(left, key=lambda place: _gap(comparisons[place], gaps[place]))
+        gaps = {place: _gap(comparisons[place], end) for place, end in ends.items()}
+        lowest = min(left, key=gaps.__getitem__)
         if gaps[lowest] >= 0:
             return [ends.get(place, end) for place, end in enumerate(result)]
         result[lowest] = ends[lowest]
@@ -418,20 +377,27 @@ def upper_bounds(comparisons: Sequence[Comparison], level: float) -> list[float 
     return result
 
 
-def _gap(item: Comparison, gap: float) -> float:
+def _gap(item: Comparison, end: float | None) -> float:
     """Return the distance of a bound above the least effect, in half-widths of the interval, so that units do not matter."""
-    half = 0.0 if item.ci95 is None or item.mean is None else item.ci95[1] - item.mean
+    if end is None or item.ci95 is None or item.mean is None:
+        return math.inf
+    half, gap = item.ci95[1] - item.mean, end - item.least
     return gap / half if half > 0 else math.copysign(math.inf, gap)
 
 
 def upper_end(item: Comparison, level: float) -> float | None:
-    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none."""
+    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none.
+
+    K units without any spread all lie below their mean by chance once in 2**K, so that few of them bound nothing.
+    """
     if item.ci95 is None or item.mean is None or item.degrees is None:
         return None
     from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
 
-    wider = float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL))
-    return item.mean + wider * (item.ci95[1] - item.mean)
+    half = item.ci95[1] - item.mean
+    if half == 0 and 0.5**item.n_clients > level:
+        return None
+    return item.mean + float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL)) * half
 
 
 def clients_needed(item: Comparison, tested: int) -> int | None:
@@ -446,9 +412,12 @@ def clients_needed(item: Comparison, tested: int) -> int | None:
 
     towards = item.ci95[1] - item.mean if item.mean < item.least else item.mean - item.ci95[0]
     gap, now, degrees = abs(item.least - item.mean), item.n_clients, item.degrees
+    level = LEVEL / max(1, tested)
     if gap == 0:
         return None
-    ratio, level = towards / float(stdtrit(degrees, 1 - TAIL)) / gap, LEVEL / max(1, tested)
+    if towards == 0:
+        return max(now + 1, math.ceil(-math.log2(level)))
+    ratio = towards / float(stdtrit(degrees, 1 - TAIL)) / gap
 
     def needed(number: float) -> float:
         free = degrees * max(number, now) / now

@@ -82,7 +82,7 @@ def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference
 def separated(differences: Sequence[Difference]) -> list[bool]:
     """Return which differences are more than noise, all of them tested together by Holm's rule."""
     known = [item.p_value for item in differences if item.p_value is not None]
-    adjusted = iter(holm(known, LEVEL))
+    adjusted = iter(holm(known))
     return [entry.p_value is not None and next(adjusted) <= LEVEL for entry in differences]
 
 

@@ -13,21 +13,8 @@ from fedpriv.eval.records import SHUFFLED as SHUFFLED
 from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
 
-
-def mean_colour(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the auxiliary images' mean of each channel as flat images ``(M, c, h, w)``."""
-    colour = truth.pool.mean.mean(dim=(1, 2)).float().clamp(0, 1)
-    return colour[None, :, None, None].expand(n_guesses, *truth.image_shape).clone()
-
-
-def mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the auxiliary images' mean image, M times."""
-    return _times(truth.pool.mean, n_guesses)
-
-
-def optimal_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the image of the highest mean PSNR over them, M times; see :func:`fedpriv.sources.truth.psnr_optimal`."""
-    return _times(truth.pool.optimal, n_guesses)
+Guesser = Callable[[Truth, int, torch.Generator], Tensor]
+"""(truth, number of guesses M, rng) -> ``(M, c, h, w)`` in [0, 1]."""
 
 
 def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
@@ -93,31 +80,24 @@ def nearest_auxiliary(truth: Truth, n_guesses: int, rng: torch.Generator) -> Ten
     return truth.pool.guesses[truth.nearest[torch.arange(n_guesses) % len(truth.nearest)]].clone()
 
 
-def noise(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M images of uniform noise in [0, 1]."""
-    return torch.rand((n_guesses, *truth.image_shape), generator=rng)
-
-
-def mid_grey(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M flat images of value 0.5."""
-    return torch.full((n_guesses, *truth.image_shape), 0.5)
-
-
-Guesser = Callable[[Truth, int, torch.Generator], Tensor]
-"""(truth, number of guesses, rng) -> ``(M, c, h, w)`` in [0, 1]."""
-
 FLOORS: dict[str, Guesser] = {
-    "mean_colour": mean_colour,
-    "mean_image": mean_image,
-    "optimal_image": optimal_image,
+    "mean_colour": lambda truth, number, rng: _times(
+        truth.pool.mean.mean(dim=(1, 2))[:, None, None].expand(truth.image_shape), number
+    ),
+    "mean_image": lambda truth, number, rng: _times(truth.pool.mean, number),
+    "optimal_image": lambda truth, number, rng: _times(truth.pool.optimal, number),
     "class_mean_image": class_mean_image,
     "optimal_class_image": optimal_class_image,
     "random_same_class": random_same_class,
     "random_image": random_image,
-    "noise": noise,
-    "mid_grey": mid_grey,
+    "noise": lambda truth, number, rng: torch.rand((number, *truth.image_shape), generator=rng),
+    "mid_grey": lambda truth, number, rng: torch.full((number, *truth.image_shape), 0.5),
 }
-"""Baselines by name. They are told the classes: that an upload discloses these is an endpoint of its own."""
+"""Baselines by name. They are told the classes: that an upload discloses these is an endpoint of its own.
+
+Means are of auxiliary images, ``optimal_image`` that of the highest mean PSNR over them
+(:func:`fedpriv.sources.truth.psnr_optimal`); noise is uniform in [0, 1].
+"""
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:

@@ -7,18 +7,16 @@ targets and decoys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import TargetId
-from fedpriv.eval.floors import NEAREST, SHUFFLED
-from fedpriv.eval.intervals import Kind, Means, Values
+from fedpriv.eval.floors import NEAREST
+from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import ScoredGuesses, squared_errors
-from fedpriv.eval.records import Control, Summary
-from fedpriv.eval.records import Identification as IdentificationRecord
+from fedpriv.eval.records import Identification
 from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 
 _NO_ERROR = 1e-12
@@ -27,19 +25,7 @@ _NO_ERROR = 1e-12
 NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} auxiliary images of its class as decoys"
 
 
-@dataclass(frozen=True)
-class Identification:
-    """Identification of one target's images among decoys: share of members re-identified, by weight, and their mean rank.
-
-    ``decoys`` is the least that a member had.
-    """
-
-    top1: float
-    mean_rank: float
-    decoys: int
-
-
-def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification | None:
+def identify(guesses: Tensor, truth: Truth) -> tuple[float, int] | None:
     """Look for each member among the decoys of its class, by mean squared error.
 
     How much an image stands out to a guess is the error of the guess's nearest other image over its own error. A member is
@@ -52,14 +38,14 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     Args:
         guesses: ``(M, c, h, w)`` finite images in [0, 1].
         truth: the target; its pool holds the decoys.
-        assigned: ``(m,)`` which guess each member is compared with, for ranks.
 
     Returns:
-        None where no member has enough decoys. A tie counts as one over the number of images tied.
+        The share of members re-identified, by weight, and the least number of decoys that one had; None where no member has
+        enough. A tie counts as one over the number of images tied.
     """
     current = squared_errors(guesses, truth.members)
     weights = truth.weights.double()
-    top1 = rank = total = 0.0
+    top1 = total = 0.0
     counts = []
     for label in truth.label_weights():
         decoys = truth.pool.decoys_of(label)
@@ -67,14 +53,9 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
             continue
         counts.append(len(decoys))
         members = (truth.labels == label).nonzero().squeeze(1)
-        errors, part = squared_errors(guesses, decoys), weights[members]
-        used = errors[assigned[members]]
-        named = current[assigned[members], members][:, None]
-        nearer, tied = (used < named).sum(1), (used == named).sum(1)
-        top1 += float((part * _found(current[:, members], errors)).sum())
-        rank += float((part * (1 + nearer + tied.double() / 2)).sum())
-        total += float(part.sum())
-    return Identification(top1 / total, rank / total, min(counts)) if total > 0 else None
+        top1 += float((weights[members] * _found(current[:, members], squared_errors(guesses, decoys))).sum())
+        total += float(weights[members].sum())
+    return (top1 / total, min(counts)) if total > 0 else None
 
 
 def _found(members: Tensor, decoys: Tensor) -> Tensor:
@@ -92,70 +73,32 @@ def _found(members: Tensor, decoys: Tensor) -> Tensor:
     return details
 
 
-@dataclass(frozen=True)
-class Identified:
-    """The metric ``identification_top1``, the targets that were judged, and by guess the attack's gains at these."""
-
-    record: IdentificationRecord
-    rows: tuple[int, ...]
-    gains: Mapping[str, Values]
-
-
 def identification(
-    targets: Sequence[TargetId],
-    truths: Sequence[Truth],
-    attack: ScoredGuesses,
-    floors: Mapping[str, ScoredGuesses],
-    means: Means,
-) -> Identified:
-    """Return the metric ``identification_top1`` of T targets, with every guess and the control by the same rule."""
+    truths: Sequence[Truth], attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], means: Means
+) -> tuple[Identification, list[int], dict[str, Values]]:
+    """Return the metric ``identification_top1``, the targets that were judged, and the attack's gains over guesses at these.
 
-    def by_rule(panel: ScoredGuesses) -> list[Identification | None]:
-        return [
-            identify(shots, truth, score.assigned)
-            for shots, truth, score in zip(panel.guesses, truths, panel.scores, strict=True)
-        ]
-
-    rule = by_rule(attack)
-    rows = tuple(row for row, one in enumerate(rule) if one is not None)
-    seen = [one for one in rule if one is not None]
+    Every guess and the control are judged by the same rule.
+    """
+    rule = list(map(identify, attack.guesses, truths))
+    rows, seen = [row for row, one in enumerate(rule) if one is not None], [one for one in rule if one is not None]
+    more: dict[str, Any] = {"per_target": tuple(None if one is None else one[0] for one in rule)}
+    more |= {"n_left_out": len(truths) - len(rows), "decoys": tuple(sorted({one[1] for one in seen}))}
     if not rows:
-        missing = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": len(targets)}
-        nothing = IdentificationRecord.nothing(NO_DECOYS, per_target=(None,) * len(targets), **missing)
-        return Identified(nothing, (), {})
-    judged, shares = means.keep(rows), np.array([entry.top1 for entry in seen])
+        return Identification.nothing(NO_DECOYS, **more), rows, {}
+    shares = np.array([one[0] for one in seen])
     hits = {
-        name: np.array([one.top1 for one in by_rule(panel) if one is not None])
+        name: np.array([one[0] for one in map(identify, panel.guesses, truths) if one is not None])
         for name, panel in floors.items()
         if name != NEAREST
     }
-    rates = {name: float(guess.mean()) for name, guess in hits.items()}
-    of = max(rates, key=lambda name: rates[name])
-    current = judged.finite(shares, "share")
-    shuffled = control_of(current, hits[SHUFFLED].tolist(), judged, "difference") if SHUFFLED in hits else None
-    record = IdentificationRecord.model_validate(
-        dict(current)
-        | {
-            "per_target": tuple(None if one is None else one.top1 for one in rule),
-            "chance": rates[of],
-            "chance_of": of,
-            "mean_rank": float(np.mean([item.mean_rank for item in seen])),
-            "decoys": tuple(sorted({one.decoys for one in seen})),
-            "n_left_out": len(targets) - len(rows),
-            "shuffled": shuffled,
-            "blind": {name: float(hit.mean()) for name, hit in hits.items()},
-        }
-    )
-    return Identified(record, rows, {name: shares - selected for name, selected in hits.items()})
+    gains = {name: shares - selected for name, selected in hits.items()}
+    return rated(shares, hits, means.keep(rows), **more), rows, gains
 
 
-def control_of(summary: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
-    """Return the control's score, and the paired difference of ``summary`` to it where all are finite."""
-    values = np.asarray(control, dtype=np.float64)
-    if not np.isfinite(values).all():
-        return Control(mean=None, median=None)
-    difference = None
-    if summary.mean is not None:
-        gain = np.asarray(summary.per_target, dtype=np.float64) - values
-        difference = means.of(gain, range(len(gain)), kind)
-    return Control(mean=float(values.mean()), median=float(np.median(values)), difference=difference)
+def rated(hits: Values, guessed: Mapping[str, Values], means: Means, **others: Any) -> Identification:
+    """Return rates ``(T,)`` of an attack beside those of guesses, the best of which is the baseline."""
+    rates = {name: float(np.mean(theirs)) for name, theirs in guessed.items()}
+    best = max(rates, key=rates.__getitem__, default=None)
+    known = {"guesses": rates} if best is None else {"guesses": rates, "chance": rates[best], "chance_of": best}
+    return Identification(**dict(means.finite(hits, "share")) | known | others)

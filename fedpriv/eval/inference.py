@@ -1,7 +1,7 @@
 """Inferences are judged by what they ask about: candidate images (:mod:`fedpriv.eval.membership`), or classes.
 
 Of classes, every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area
-under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives, with intervals over clients. Beside them
+under the ROC curve and the true-positive rate at 1 % false positives, with intervals over clients. Beside them
 stand the same from another client's upload, and from the number of classes alone, which says much about a client of two
 classes without any look at its vectors. Where class shares themselves are estimated, their distance from the true ones
 stands beside those of guesses that do without the client's own upload.
@@ -84,8 +84,8 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
     crowds = [_crowd(said[k], len(current)) for k, current in zip(result.asked.classes, answers, strict=True)]
     holders = _holders(said.values(), problem.knowledge.n_classes)
     rare = [crowd * holders[current] for crowd, current in zip(crowds, classes, strict=True)]
-    ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
-    guesses = {CLASSES_ALONE: alone, HOLDERS: Ranked.of(rare, answers, units)}
+    ranked = Ranked.of(scores, answers, units)
+    guesses = {CLASSES_ALONE: Ranked.of(crowds, answers, units), HOLDERS: Ranked.of(rare, answers, units)}
     named = any(line.classes is not None for line in said.values())
     shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(
@@ -98,8 +98,7 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
         n_pairs=int(sum(map(len, answers))),
         n_yes=int(sum(answer.sum() for answer in answers)),
         shuffled=None if shuffled is None else shuffled.rates(),
-        classes_alone=alone.rates(),
-        comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, {"property": "auc"}, HOLDERS if named else CHANCE),
+        comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, ("property",), HOLDERS if named else CHANCE),
         shares=_shares(result.shares, case.counts(problem), said, about),
         classes=named_classes(said, case.truth),
         cost=Seconds(seconds=result.seconds),

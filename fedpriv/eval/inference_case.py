@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.inputs.targets import Said
-from fedpriv.eval.intervals import Values, chosen_guess, clustered, compare, not_above
+from fedpriv.eval.intervals import Values, against_guesses, clustered
 from fedpriv.eval.records import AUC, FOUND_AT_1_PERCENT, Comparison, Measure, NamedClasses, Rate, Rates
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings
@@ -81,25 +81,24 @@ def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | 
     """Return for how many clients uploads name the classes exactly; None where they name none."""
     if all(item.classes is None for item in lines.values()):
         return None
-    right, counted, counts_right = 0, 0, 0
+    right, counts_right = 0, 0
     sets = Counter[tuple[int, ...]]()
     for client, item in lines.items():
         labels, counts = truth.labels(client).unique(return_counts=True)
         kept = dict(zip(labels.tolist(), counts.tolist(), strict=True))
         sets[tuple(sorted(kept))] += 1
         right += item.classes == tuple(sorted(kept))
-        counted += item.counts is not None
         counts_right += item.counts == kept
     alike = max(sets.values())
-    return NamedClasses(clients=len(lines), exact=right, counted=counted, counts_exact=counts_right, alike=alike)
+    return NamedClasses(clients=len(lines), exact=right, counts_exact=counts_right, alike=alike)
 
 
 # ---------------------------------------------------------------- scores
 
 
 Answers = NDArray[np.bool_]
-RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
-"""True-positive rate by name -> false-positive rate that is allowed."""
+FALSE_RATE = 0.01
+"""Share of false positives at which members found are counted."""
 
 CHANCE = "chance"
 """The guess that a comparison is against where no other guess does better than one that knows nothing."""
@@ -125,9 +124,18 @@ class Ranked:
         n_yes = int(self.yes.sum())
         return np.where(self.yes, 0.5 / n_yes, 0.5 / (len(self.yes) - n_yes))
 
+    @cached_property
+    def _others(self) -> tuple[Values, int]:
+        """Scores with the answer no, the highest first, and how many of them may be above a threshold."""
+        others = np.sort(self.scores[~self.yes])[::-1]
+        return others, int(np.floor(FALSE_RATE * len(others)))
+
     def rate(self, name: str) -> float:
-        """``auc`` or one of :data:`RATES`, in [0, 1]."""
-        return area(self.scores, self.yes) if name == "auc" else rate_at(self.scores, self.yes, RATES[name])
+        """``auc`` or ``tpr_at_1_percent``, in [0, 1]."""
+        if name == "auc":
+            return area(self.scores, self.yes)
+        others, allowed = self._others
+        return float((self.scores[self.yes] > others[allowed]).mean())
 
     def values(self, name: str) -> Values:
         """A rate as values ``(n,)`` whose weighted mean it is, and whose spread is its own."""
@@ -137,52 +145,48 @@ class Ranked:
             position = np.where(self.yes, _below(self.scores, others), 1 - _below(self.scores, current))
             # Twice, for each half of the weights bears one of the two errors.
             return np.asarray(mean + 2 * (position - mean), dtype=np.float64)
-        others = np.sort(self.scores[~self.yes])[::-1]
-        allowed = int(np.floor(RATES[name] * len(others)))
+        others, allowed = self._others
         above = (self.scores > others[allowed]).astype(np.float64)
-        false = float(above[~self.yes].mean())
-        errors = np.where(self.yes, above - mean, -self._slope(others, allowed) * (above - false))
+        false, slope = float(above[~self.yes].mean()), 0.0
+        if far := min(2 * allowed + 4, len(others) - 1):  # of the ROC curve, from no false positives to so many
+            found = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
+            slope = (found[1] - found[0]) * len(others) / far
+        errors = np.where(self.yes, above - mean, -slope * (above - false))
         return np.asarray(mean + 2 * errors, dtype=np.float64)
 
-    def _slope(self, others: Values, allowed: int) -> float:
-        """Slope of the ROC curve about a threshold, from the lowest false positives on."""
-        far = min(2 * allowed + 4, len(others) - 1)
-        results = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
-        return (results[1] - results[0]) * len(others) / far if far else 0.0
-
     def rates(self) -> Rates:
-        """Area and rates, each with its interval over clients."""
-        return Rates(**{name: self.with_interval(name) for name in ("auc", *RATES)})
+        """Area and rate, each with its interval over clients."""
+        return Rates(auc=self.with_interval("auc"), tpr_at_1_percent=self.with_interval("tpr_at_1_percent"))
 
     def with_interval(self, name: str) -> Rate:
-        """``auc`` or one of :data:`RATES`, with its interval over clients."""
+        """A rate with its interval over clients."""
         interval = clustered(self.values(name), self.unit.tolist(), "share", self.weights).interval()
         return Rate(value=self.rate(name), ci95=interval)
 
     def against(
-        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], named: str = CHANCE
+        self, guesses: Mapping[str, Ranked | None], measures: Sequence[Measure], named: str = CHANCE
     ) -> tuple[Comparison, ...]:
-        """Compare by each measure's rate with the baseline: the guess named in advance, or chance where it was not made.
+        """Compare by each measure with the baseline: the guess named in advance, or chance where it was not made.
 
         Another one of the guesses by name (None: not made) is it where it is surely stronger; a leak is above all of them.
         """
         results = []
-        for measure, name in measures.items():
-            chance, least = (0.5, AUC) if name == "auc" else (RATES[name], FOUND_AT_1_PERCENT)
-            current, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
-            beside |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
-            gains, units = {guess: current - theirs for guess, theirs in beside.items()}, self.unit.tolist()
-            best = chosen_guess(gains, named if named in gains else CHANCE, units, self.weights)
-            item = compare(
-                gains[best],
-                units,
+        for measure in measures:
+            name, chance, least = "auc", 0.5, AUC
+            if measure == "members_found":
+                name, chance, least = "tpr_at_1_percent", FALSE_RATE, FOUND_AT_1_PERCENT
+            current, theirs = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
+            theirs |= {guess: item.values(name) for guess, item in guesses.items() if item is not None}
+            item = against_guesses(
+                {guess: current - values for guess, values in theirs.items()},
+                named if named in theirs else CHANCE,
+                self.unit.tolist(),
                 measure=measure,
-                against=best,
                 least=least - chance,
                 weights=self.weights,
-                guess=chance if best == CHANCE else None,
+                shares={CHANCE: chance},
             )
-            results.append(not_above(item, gains, units, self.weights))
+            results.append(item)
         return tuple(results)
 
 
@@ -194,10 +198,3 @@ def _below(scores: Values, others: Values) -> Values:
 def area(scores: Values, yes: Answers) -> float:
     """Return the area under the ROC curve: the chance that a yes outscores a no, ties counting half."""
     return float(_below(scores[yes], np.sort(scores[~yes])).mean())
-
-
-def rate_at(scores: Values, yes: Answers, false_rate: float) -> float:
-    """Return the largest share of yes above a threshold that at most ``false_rate`` of the others exceed."""
-    others = np.sort(scores[~yes])[::-1]
-    allowed = int(np.floor(false_rate * len(others)))
-    return float((scores[yes] > others[allowed]).mean()) if allowed < len(others) else 1.0

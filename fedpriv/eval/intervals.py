@@ -262,41 +262,56 @@ def compare(
     )
 
 
-def chosen_guess(
-    gains: Mapping[str, Values], named: str | None, clusters: Sequence[int], weights: Values | None = None
-) -> str:
-    """Return the guess that is the baseline: the one named in advance, unless another one is surely stronger.
+def against_guesses(
+    gains: Mapping[str, Values],
+    named: str | None,
+    clusters: Sequence[int],
+    *,
+    measure: Measure,
+    least: float | Mapping[str, float],
+    stratum: str = "all",
+    weights: Values | None = None,
+    shares: Mapping[str, float] | None = None,
+) -> Comparison:
+    """Compare with the baseline: the guess named in advance, unless another one is surely stronger.
 
     Of equal guesses the one that luck makes look strongest would make every attack look weaker than it is, and exclude
-    leaks that are there. Without a name it is the strongest.
+    leaks that are there. Yet a leak is above each of them: the p-value is the largest over all guesses. Without a name the
+    baseline is the strongest, and the p-value its own.
 
     Args:
         gains: by guess ``(n,)`` differences, positive where the attack is better.
         named: one of them.
         clusters: n cluster numbers (clients).
+        measure: the quantity compared.
+        least: the least effect that counts; or by guess.
+        stratum: the targets compared.
         weights: see :func:`clustered`.
+        shares: of guesses whose share is the same for all values.
     """
-    others = dict(gains)
+    kind, others = KINDS.get(measure, "difference"), dict(gains)
     if named is not None:
         apart = {
             name: clustered(gains[named] - gain, clusters, weights=weights).p_value(0.0) for name, gain in gains.items()
         }
         others = {name: gains[name] for name, p_value in apart.items() if p_value is not None and p_value <= SURE}
         others = others or {named: gains[named]}
-    return min(others, key=lambda name: clustered(others[name], clusters, weights=weights).mean)
-
-
-def not_above(
-    item: Comparison, gains: Mapping[str, Values], clusters: Sequence[int], weights: Values | None = None
-) -> Comparison:
-    """Return a comparison whose p-value is the largest over all guesses: a leak is above each of them."""
-    kind, result = KINDS.get(item.measure, "difference"), item
-    for name, gain in gains.items():
+    best = min(others, key=lambda name: clustered(others[name], clusters, weights=weights).mean)
+    result = compare(
+        gains[best],
+        clusters,
+        measure=measure,
+        against=best,
+        least=least if isinstance(least, float) else least[best],
+        stratum=stratum,
+        weights=weights,
+        guess=(shares or {}).get(best),
+    )
+    for name, gain in gains.items() if named is not None and result.p_value is not None else ():
         other = clustered(gain, clusters, kind, weights)
-        if item.mean is not None and result.p_value is not None and other.mean < item.mean:
-            p_value = other.p_value(item.least)
-            if p_value is not None and p_value > result.p_value:
-                result = result.model_copy(update={"p_value": p_value, "beside": name})
+        p_value = other.p_value(result.least) or 0.0
+        if result.mean is not None and other.mean < result.mean and p_value > (result.p_value or 0.0):
+            result = result.model_copy(update={"p_value": p_value, "beside": name})
     return result
 
 
@@ -359,21 +374,6 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
 # ---------------------------------------------------------------- summaries
 
 
-def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> FiniteSummary:
-    """Return values that are all finite, at least one, summed up."""
-    result = clustered(values, clusters, kind)
-    data = result.values
-    return FiniteSummary(
-        mean=float(data.mean()),
-        median=float(np.median(data)),
-        sd=float(data.std(ddof=1)) if len(data) > 1 else None,
-        ci95=result.interval(),
-        per_target=tuple(data.tolist()),
-        n=len(data),
-        sum=float(data.sum()),
-    )
-
-
 @dataclass(frozen=True)
 class Means:
     """Means over this record's targets, with intervals over its clients.
@@ -385,7 +385,7 @@ class Means:
     units: tuple[int, ...]
 
     def summary(self, values: Sequence[float] | Values) -> Summary:
-        """Return one value a target, summed up; where some are not finite, there is neither mean nor sum."""
+        """Return one value a target, summed up; where some are not finite, there is no mean."""
         data = np.asarray(values, dtype=np.float64)
         if np.isfinite(data).all() and len(data):
             return Summary(**dict(self.finite(data)))
@@ -393,15 +393,22 @@ class Means:
         return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
 
     def finite(self, values: Sequence[float] | Values, kind: Kind = "mean") -> FiniteSummary:
-        """Return the same of values that are all finite."""
-        return finite_summary(values, self.units, kind)
+        """Return the same of values that are all finite, at least one."""
+        result = clustered(values, self.units, kind)
+        data = result.values
+        return FiniteSummary(
+            mean=float(data.mean()),
+            median=float(np.median(data)),
+            sd=float(data.std(ddof=1)) if len(data) > 1 else None,
+            ci95=result.interval(),
+            per_target=tuple(data.tolist()),
+            n=len(data),
+        )
 
-    def of(self, values: Values, keep: Sequence[int], kind: Kind = "mean") -> Estimate:
-        """Return mean, interval and n over the targets ``keep``."""
-        if not len(keep):
-            return Estimate(mean=None, ci95=None, n=0)
-        result = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
-        return Estimate(mean=result.mean, ci95=result.interval(), n=len(keep))
+    def of(self, values: Values) -> Estimate:
+        """Return mean, interval and n."""
+        result = clustered(values, self.units)
+        return Estimate(mean=result.mean, ci95=result.interval(), n=len(values))
 
     def keep(self, rows: Sequence[int]) -> Means:
         """Return the same over some of the targets."""
@@ -415,15 +422,13 @@ class Means:
         strata: Sequence[str] = (),
         named: str | None = None,
     ) -> tuple[Comparison, ...]:
-        """Compare with the baseline over all targets, and over those of one image and of several where there are both.
-
-        Which guess that is, :func:`chosen_guess` says; a leak is above all of them.
+        """Compare with the baseline (:func:`against_guesses`) over all targets, and those of one image and of several.
 
         Args:
             gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
-            strata: of each of the T targets, one of :data:`fedpriv.eval.records.ESTIMANDS`.
+            strata: of each of the T targets, one of :data:`fedpriv.eval.records.ESTIMANDS`; apart where there are both.
             named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
         """
         if not gains or not self.units:
@@ -431,18 +436,16 @@ class Means:
         rows = {"all": list(range(len(self.units)))}
         if len(set(strata)) > 1:
             rows |= {name: [row for row, current in enumerate(strata) if current == name] for name in ESTIMANDS}
-        made = []
-        for name, chosen in rows.items():
-            units = [self.units[row] for row in chosen]
-            here = {guess: values[chosen] for guess, values in gains.items()}
-            against = chosen_guess(here, named, units)
-            item = compare(
-                here[against],
-                units,
+        return tuple(
+            against_guesses(
+                {guess: values[chosen] for guess, values in gains.items()},
+                named,
+                [self.units[row] for row in chosen],
                 measure=measure,
-                against=against,
-                least=least if isinstance(least, float) else float(least[against][chosen].mean()),
+                least=least
+                if isinstance(least, float)
+                else {guess: float(values[chosen].mean()) for guess, values in least.items()},
                 stratum=name,
             )
-            made.append(item if named is None else not_above(item, here, units))
-        return tuple(made)
+            for name, chosen in rows.items()
+        )

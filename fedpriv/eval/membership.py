@@ -4,7 +4,7 @@ Candidates are balanced: for each member drawn there is one non-member of the sa
 client holds is worth nothing. Non-members are the client's own held-out images, so that knowing how a client's images look
 is worth nothing either. Where nobody brings held-out images, others' images take their place, and no leak is claimed.
 Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
-is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and 0.1 % false positives (Carlini
+is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % false positives (Carlini
 et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
 shuffled uploads and to the baseline, a score of the same candidates without the upload; and the same within strata.
 
@@ -32,7 +32,6 @@ from fedpriv.eval.inference_case import InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values
 from fedpriv.eval.records import (
     Baseline,
-    Measure,
     MembershipRecord,
     Provenance,
     Seconds,
@@ -43,24 +42,17 @@ from fedpriv.uploads.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
-"""Quantities compared with a baseline, by the rate that each is."""
-
 SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
 """Strata by how many images of the class the client holds: least and most."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One client's candidates with the answer ``(n,)``, which no attack is handed, and how many images of the class it has.
-
-    ``left_out`` are members for whom there is no non-member of their class.
-    """
+    """One client's candidates, the answers ``(n,)``, which no attack is handed, and how many images of the class it has."""
 
     candidates: Candidates
     member: NDArray[np.bool_]
     n_c: NDArray[np.int64]
-    left_out: int = 0
 
 
 def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
@@ -82,20 +74,19 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
         outside = rng.permutation(np.unique(outside))
         pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[current])}
         pairs = [(i, pools[labels[i]].pop()) for i in current if pools[labels[i]]]
-        left_out, pairs = len(current) - len(pairs), pairs[:number]
-        index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
-        member = np.tile([True, False], len(pairs))
+        index = np.array([i for pair in pairs[:number] for i in pair], dtype=np.int64)
+        member = np.tile([True, False], len(index) // 2)
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
         of_class = np.bincount(labels[current], minlength=n_classes)
         images, classes = truth.samples.batch(torch.as_tensor(index))
         candidates = Candidates(client, images.to(truth.device), classes)
-        trials.append(Trial(candidates, member, of_class[labels[index]], left_out))
+        trials.append(Trial(candidates, member, of_class[labels[index]]))
     return trials
 
 
-def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], int]:
-    """Return the candidates of every client that has some, and how many members of all clients are left out.
+def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
+    """Return the candidates of every client that has some.
 
     Raises:
         UserError: when no client has both members and non-members.
@@ -105,7 +96,7 @@ def trials_for(inference: Inference, case: InferenceCase) -> tuple[list[Trial], 
     if not trials:
         which = "held-out image of a client" if case.truth.held_out else "image outside the clients' training sets"
         raise UserError(f"{inference.name}: no {which} has the class of one of its training images")
-    return trials, sum(trial.left_out for trial in drawn)
+    return trials
 
 
 def on_common_scale(scores: Values) -> Values:
@@ -121,7 +112,7 @@ def on_common_scale(scores: Values) -> Values:
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
     """Ask about every client's candidates, and by shuffled uploads, and return the record; errors as :func:`trials_for`."""
-    trials, n_left_out = trials_for(inference, case)
+    trials = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
     units = [about.unit_of(trial.candidates.client) for trial in trials]
@@ -136,8 +127,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     name, alone = baseline_scores(problem)
     baseline = rank(alone) if alone else None
     guesses = {SHUFFLED: shuffled, name: baseline}
-    n_c = np.concatenate([trial.n_c for trial in trials])
-    strata = {stratum: (n_c >= low) & (n_c <= high) for stratum, (low, high) in SIZES.items()}
     return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -145,36 +134,25 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
-        n_left_out=n_left_out,
         nonmembers="held_out" if case.truth.held_out else "others",
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
-        strata=stratum_areas(ranked, strata),
+        strata=stratum_areas(ranked, np.concatenate([trial.n_c for trial in trials])),
         shuffled=None if shuffled is None else shuffled.rates(),
-        comparisons=ranked.against(guesses, MEASURES, name),
+        comparisons=ranked.against(guesses, ("membership", "members_found"), name),
         classes=named_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
 
 
-# ---------------------------------------------------------------- strata
-
-
-Strata = Mapping[str, NDArray[np.bool_]]
-"""Name -> ``(n,)`` which of all candidates of all clients, in the order of their scores, are of the stratum."""
-
-
-def _part(ranked: Ranked, chosen: NDArray[np.bool_]) -> Ranked | None:
-    yes = ranked.yes[chosen]
-    return Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]) if yes.any() and not yes.all() else None
-
-
-def stratum_areas(ranked: Ranked, strata: Strata) -> dict[str, StratumArea]:
-    """Return the area of each stratum that holds members and others."""
+def stratum_areas(ranked: Ranked, n_c: NDArray[np.int64]) -> dict[str, StratumArea]:
+    """Return the area of each stratum that holds members and others, by images ``(n,)`` of the candidate's class."""
     results = {}
-    for name, chosen in strata.items():
-        if (part := _part(ranked, chosen)) is not None:
-            auc, units = part.with_interval("auc"), len(np.unique(part.unit))
-            results[name] = StratumArea(n=len(part.yes), auc=auc.value, ci95=auc.ci95, n_clients=units)
+    for name, (low, high) in SIZES.items():
+        chosen = (n_c >= low) & (n_c <= high)
+        yes = ranked.yes[chosen]
+        if yes.any() and not yes.all():
+            area = Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]).with_interval("auc")
+            results[name] = StratumArea(**dict(area), n=len(yes))
     return results
 
 

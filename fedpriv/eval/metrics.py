@@ -169,13 +169,10 @@ def lpips(images: Tensor, truth: Tensor) -> Tensor:
 
 
 def _for_backbone(images: Tensor) -> Tensor:
-    colour = images.float()
+    colour, size = images.float(), [max(_LPIPS_SIDE, side) for side in images.shape[-2:]]
     if colour.shape[1] == 1:
         colour = colour.expand(-1, 3, -1, -1)
-    if min(colour.shape[-2:]) < _LPIPS_SIDE:
-        size = (max(_LPIPS_SIDE, colour.shape[-2]), max(_LPIPS_SIDE, colour.shape[-1]))
-        colour = torch.nn.functional.interpolate(colour, size=size, mode="bilinear", align_corners=False)
-    return colour.clamp(0, 1)
+    return torch.nn.functional.interpolate(colour, size=size, mode="bilinear", align_corners=False).clamp(0, 1)
 
 
 # ---------------------------------------------------------------- vectors
@@ -205,10 +202,6 @@ def _vectors(features: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------- one guesser at every target
-
-
-PAIRS_AT_A_TIME = 64
-"""Of images that are compared by SSIM, whose values do not depend on it beyond the last digits."""
 
 
 @dataclass(frozen=True)
@@ -265,23 +258,23 @@ def assign(errors: Tensor) -> Tensor:
 def score_guesses(guesses: Tensor, truth: Truth) -> TargetScore:
     """Score guesses ``(M, c, h, w)``, finite and in [0, 1], at one target."""
     errors = squared_errors(guesses, truth.members)
-    assigned = assign(errors)
-    pairs, weights = errors[assigned, torch.arange(truth.n_c)], _shares(truth)
+    assigned, weights = assign(errors), _shares(truth)
+    pairs = errors[assigned, torch.arange(truth.n_c)]
     return TargetScore(float(weights @ psnr_of_mse(pairs)), float(weights @ pairs), assigned)
 
 
 def _shares(truth: Truth) -> Tensor:
-    return truth.weights.double() / truth.weights.double().sum()
+    weights = truth.weights.double()
+    return weights / weights.sum()
 
 
-def settle(images: Tensor) -> tuple[Tensor, list[bool]]:
-    """Return images ``(T, M, c, h, w)``, non-finite ones black and the rest clamped, and which targets diverged.
+def settle(images: Tensor) -> Tensor:
+    """Return images ``(T, M, c, h, w)``, non-finite ones black and the rest clamped.
 
     A diverged row stays in every mean: leaving it out would flatter the attack or the defense that broke it.
     """
     finite = images.isfinite().flatten(2).all(dim=2)
-    clean = torch.where(finite[:, :, None, None, None], images, torch.zeros(()))
-    return clean.float().clamp(0, 1), (~finite.all(dim=1)).tolist()
+    return torch.where(finite[:, :, None, None, None], images, torch.zeros(())).float().clamp(0, 1)
 
 
 def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
@@ -291,45 +284,28 @@ def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
     repeat is no new guess, but baselines to its number would be new: so trailing repeats are left out, down to as many
     guesses as the target has images.
     """
-    return tuple(row[: _own_number(row, truth.n_c)] for row, truth in zip(images, truths, strict=True))
-
-
-def _own_number(row: Tensor, n_members: int) -> int:
-    first_shown: dict[bytes, int] = {}
-    for index, guess in enumerate(row.contiguous()):
-        first_shown.setdefault(guess.numpy().tobytes(), index)
-    return max(min(n_members, len(row)), 1 + max(first_shown.values()))
+    own = []
+    for row, truth in zip(images, truths, strict=True):
+        first_shown: dict[bytes, int] = {}
+        for index, guess in enumerate(row.contiguous()):
+            first_shown.setdefault(guess.numpy().tobytes(), index)
+        own.append(row[: max(min(truth.n_c, len(row)), 1 + max(first_shown.values()))])
+    return tuple(own)
 
 
 def measure(guesses: Sequence[Tensor], truths: Sequence[Truth]) -> ScoredGuesses:
     """Score per-target guesses ``(M, c, h, w)``."""
     scores = tuple(score_guesses(shots, truth) for shots, truth in zip(guesses, truths, strict=True))
     small = ssim_unavailable(truths[0].image_shape) is not None
-    similar = None if small else over_pairs(ssim, guesses, scores, truths, PAIRS_AT_A_TIME)
+    similar = None if small else over_pairs(ssim, guesses, scores, truths)
     return ScoredGuesses(tuple(guesses), scores, similar)
 
 
 def over_pairs(
-    function: ImageMeasure,
-    guesses: Sequence[Tensor],
-    scores: Sequence[TargetScore],
-    truths: Sequence[Truth],
-    most: int = 1,
+    function: ImageMeasure, guesses: Sequence[Tensor], scores: Sequence[TargetScore], truths: Sequence[Truth]
 ) -> Values:
-    """Return an image measure per target: its mean over the assigned pairs, by the members' weights.
-
-    The measure is given at most ``most`` pairs at a time, but for those of one target, which it is given together.
-    """
-    values: list[float] = []
-    while len(values) < len(truths):
-        first = len(values)
-        last, pairs = first + 1, truths[first].n_c
-        while last < len(truths) and pairs + truths[last].n_c <= most:
-            pairs += truths[last].n_c
-            last += 1
-        places = range(first, last)
-        shown = torch.cat([guesses[place][scores[place].assigned] for place in places])
-        result = function(shown, torch.cat([truths[place].members for place in places]))
-        for place, current in zip(places, result.split([truths[place].n_c for place in places]), strict=True):
-            values.append(float((_shares(truths[place]) * current).sum()))
+    """Return an image measure per target: its mean over the assigned pairs, by the members' weights."""
+    values = []
+    for shots, score, truth in zip(guesses, scores, truths, strict=True):
+        values.append(float((_shares(truth) * function(shots[score.assigned], truth.members)).sum()))
     return np.array(values)

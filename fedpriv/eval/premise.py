@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.update import LocalStep, StepModel, local_step
-from fedpriv.attacks.inputs.updates import Weights
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, Weights, local_step
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.eval.records import Cause, Premise
 from fedpriv.federation.local_training import has_batch_norm

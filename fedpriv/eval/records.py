@@ -17,7 +17,7 @@ from fedpriv.util.config import Record
 RECORD_VERSION: Literal[5] = 5
 """Of the format of all records."""
 
-SCORING_VERSION = 10
+SCORING_VERSION = 11
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
 Measure = Literal[
@@ -26,14 +26,13 @@ Measure = Literal[
     "identified",
     "vectors",
     "vectors_identified",
-    "classes",
     "membership",
     "members_found",
     "property",
     "accuracy",
 ]
 """Quantities compared with a baseline: PSNR of images, images 3 dB above it, images re-identified among decoys, the error
-of recovered vectors, vectors nearest to their own, classes recognised, areas under the curve of membership and of a
+of recovered vectors, vectors nearest to their own, areas under the curve of membership and of a
 property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
 
 SHUFFLED = "shuffled"
@@ -75,7 +74,7 @@ DECIBELS = 0.5
 ERROR_SHARE = 0.1
 """Of a recovered vector's relative error, as a share of the baseline's error."""
 IDENTIFIED = 0.05
-"""Of a rate (images or vectors re-identified, classes recognised) above what the baseline reaches."""
+"""Of a rate (images or vectors re-identified) above what the baseline reaches."""
 AUC = 0.55
 """Area under the ROC curve that membership and property inference must exceed."""
 FOUND_AT_1_PERCENT = 0.03
@@ -105,21 +104,21 @@ class Summary(Estimate):
     Attributes:
         median, sd: of the values; sd divides by n - 1. None where some value is not finite, sd also for one value.
         per_target: the values, None for one that is not finite; None where the measure is not of single targets.
-        sum: of the values, or None where some is not finite.
+        guesses: means of guesses by the same measure, and of the control; None where some value is not finite.
         not_measured: why there are no values, or empty.
     """
 
     median: FiniteFloat | None
     sd: FiniteFloat | None
     per_target: tuple[FiniteFloat | None, ...] | None
-    sum: FiniteFloat | None = None
+    guesses: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)
     not_measured: str = ""
 
     @classmethod
     def nothing(cls, reason: str, **others: object) -> Self:
         """Return a summary of what was not measured, and why; ``others`` are fields beside those of a summary."""
         missing = dict.fromkeys(("mean", "median", "sd", "ci95", "per_target"))
-        return cls.model_validate({**missing, "n": 0, "not_measured": reason, **others})
+        return cls.model_validate(missing | {"n": 0, "not_measured": reason} | others)
 
 
 class FiniteSummary(Summary):
@@ -128,7 +127,6 @@ class FiniteSummary(Summary):
     mean: FiniteFloat
     median: FiniteFloat
     per_target: tuple[FiniteFloat, ...]
-    sum: FiniteFloat
 
 
 class Comparison(Estimate):
@@ -172,15 +170,12 @@ class Stage(Record):
 class Reach(Record):
     """One of the settings (``1``, ``4``, ``8x1``, ``epoch``) of a sweep over the local work behind the upload.
 
-    ``label`` and ``words`` are the same for an axis and a sentence; ``place`` is 0 for the least local work, ``series`` the
-    labels of all, in order; ``steps`` and ``images`` are of the client that took most, an image used twice counted twice.
+    ``label`` is the same in a few words; ``steps`` and ``images`` are of the client that took most, an image used twice
+    counted twice.
     """
 
     setting: str
     label: str
-    words: str
-    place: int
-    series: tuple[str, ...]
     steps: int
     images: int
 
@@ -190,13 +185,6 @@ class Labels(Record):
 
     method: str = ""
     defense: str = ""
-
-
-class Upload(Record):
-    """The attacked kind of upload: which vectors are recovered before images, and whether they are sent one by one."""
-
-    vectors: Literal["class prototypes", "representations", "vectors"] = "vectors"
-    separate: bool = False
 
 
 Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
@@ -269,8 +257,8 @@ Units = Literal["clients", "groups"]
 """Independent units: clients, or the groups of clients that were declared to be one each."""
 
 
-class Identity(Record):
-    """Facts that tell results apart, and their worth, in every record.
+class Provenance(Record):
+    """Provenance of a result.
 
     Attributes:
         target: kind of upload.
@@ -281,6 +269,14 @@ class Identity(Record):
         stage, reach: that was attacked, or None.
         groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
         premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
+        options: of the attack.
+        run: configuration of the attacked run; None for uploads that were made elsewhere.
+        images: in words, what was done to how many images of its data set so that all have one shape; empty for nothing.
+        defenses: of the run, in the order in which they are applied.
+        command: that does the same again, or empty.
+        labels: what the study that holds the result calls it; None outside studies.
+        planted: the positive control, or None.
+        accuracy: over all test images after local training in the attacked round; None where it is not known.
     """
 
     version: Literal[5] = RECORD_VERSION
@@ -293,9 +289,16 @@ class Identity(Record):
     seed: int
     stage: Stage | None = None
     reach: Reach | None = None
-    upload: Upload = Upload()
     groups: Mapping[int, int] = Field(default_factory=dict)
     premise: Premise | None = None
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    run: RunConfig | None = None
+    images: str = ""
+    defenses: tuple[DefenseFacts, ...] = ()
+    command: str = ""
+    labels: Labels | None = None
+    planted: Planted | None = None
+    accuracy: FiniteFloat | None = None
 
     @property
     def units(self) -> Units:
@@ -320,30 +323,6 @@ class Identity(Record):
     def title(self) -> str:
         """The name of the attack in tables: ``dip``, ``dip, early``, ``dlg, 4 images``."""
         return ", ".join(part for part in (self.attack, self.stage_name, self.reach_label) if part)
-
-
-class Provenance(Identity):
-    """Provenance of a result.
-
-    Attributes:
-        options: of the attack.
-        run: configuration of the attacked run; None for uploads that were made elsewhere.
-        images: in words, what was done to how many images of its data set so that all have one shape; empty for nothing.
-        defenses: of the run, in the order in which they are applied.
-        command: that does the same again, or empty.
-        labels: what the study that holds the result calls it; None outside studies.
-        planted: the positive control, or None.
-        accuracy: over all test images after local training in the attacked round; None where it is not known.
-    """
-
-    options: Mapping[str, JsonValue] = Field(default_factory=dict)
-    run: RunConfig | None = None
-    images: str = ""
-    defenses: tuple[DefenseFacts, ...] = ()
-    command: str = ""
-    labels: Labels | None = None
-    planted: Planted | None = None
-    accuracy: FiniteFloat | None = None
 
     @property
     def defense(self) -> str:
@@ -377,67 +356,22 @@ class About(Provenance):
 # ---------------------------------------------------------------- reconstructions
 
 
-class Control(Record):
-    """Scores of the same attack on shuffled uploads; median and difference are None where some value is not finite."""
-
-    mean: FiniteFloat | None
-    median: FiniteFloat | None
-    difference: Estimate | None = None
-
-
-class FeatureMeasure(Summary):
-    """A measure of recovered representations, and the same on shuffled uploads, or None where those were not attacked."""
-
-    shuffled: Control | None = None
-
-
-class FeatureIdentification(FiniteSummary):
-    """Rate at which a recovered vector is nearest to its own true one among the client's; ``blind``: those of all guesses.
-
-    ``chance_of`` is the baseline; ``vectors`` for one over the number of the client's vectors, where there was no guess.
-    """
-
-    chance: FiniteFloat
-    chance_of: str
-    shuffled: Control | None = None
-    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
-
-
 class Identification(Summary):
-    """Share of images re-identified among decoys of their class; one value a target, None where it had fewer than ten.
+    """Share of images re-identified among decoys of their class, or of vectors that are nearest to their own.
+
+    There is one value a target, None where an image had fewer than ten decoys.
 
     Attributes:
-        chance, chance_of: what the baseline reaches on the very targets and decoys, and which that is; None for no target.
-        mean_rank: mean rank of the true image; 1 is first.
-        decoys: how many there were, of all targets.
+        chance, chance_of: what the baseline reaches on the very targets, and which that is: of vectors without a guess
+            ``vectors``, one over the number of the client's; None for no target.
+        decoys: how many images had, of all targets; empty for vectors.
         n_left_out: targets without enough decoys.
-        shuffled: the control, or None.
-        blind: rates of all guesses by name, of the control too.
     """
 
-    chance: FiniteFloat | None
-    chance_of: str | None
-    mean_rank: FiniteFloat | None
-    decoys: tuple[int, ...]
-    n_left_out: int
-    shuffled: Control | None = None
-    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
-
-
-class ClassAccuracy(FiniteSummary):
-    """Share of images whose class an independent classifier recognises; of true images, the baseline, and all guesses."""
-
-    real: FiniteFloat
-    chance: FiniteFloat
-    chance_of: str
-    floors: Mapping[str, FiniteFloat]
-    trained_on: tuple[int, ...]
-
-
-class Perceptual(Summary):
-    """Learned perceptual distance, and the network that measured it; None where it was not measured."""
-
-    backbone: str | None = None
+    chance: FiniteFloat | None = None
+    chance_of: str | None = None
+    decoys: tuple[int, ...] = ()
+    n_left_out: int = 0
 
 
 class ImageMeasures(Record):
@@ -447,11 +381,11 @@ class ImageMeasures(Record):
     psnr_of_mean_mse_db: Summary
     mse_255: FiniteSummary
     ssim: Summary
-    lpips: Perceptual | None = None
+    lpips: Summary | None = None
 
 
 class Metrics(ImageMeasures):
-    """Of an attack. None where a measure does not apply: no vectors or labels were recovered, no class images made.
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered.
 
     Attributes:
         expected_error: the relative error that the attack itself expects, of its own uncertainty; None where it says none.
@@ -461,36 +395,17 @@ class Metrics(ImageMeasures):
     """
 
     identification_top1: Identification
-    relative_error: FeatureMeasure | None = None
+    relative_error: Summary | None = None
     expected_error: Summary | None = None
-    cosine: FeatureMeasure | None = None
-    feature_identification: FeatureIdentification | None = None
-    direction_identification: FeatureIdentification | None = None
+    cosine: Summary | None = None
+    feature_identification: Identification | None = None
+    direction_identification: Identification | None = None
     label_accuracy: FiniteSummary | None = None
-    class_accuracy: ClassAccuracy | None = None
 
     @property
     def measured(self) -> dict[str, Summary]:
         """Measures that apply, by name."""
         return {name: value for name, value in self if isinstance(value, Summary)}
-
-
-class VectorMeans(Record):
-    """Of guesses at recovered vectors, as in :class:`Metrics`; None where none were recovered or guessed at."""
-
-    relative_error: FiniteFloat | None = None
-    feature_identification: FiniteFloat | None = None
-    direction_identification: FiniteFloat | None = None
-
-
-class FloorMeans(VectorMeans):
-    """Means of :class:`ImageMeasures` of a guess or the control."""
-
-    psnr_db: FiniteFloat
-    psnr_of_mean_mse_db: FiniteFloat
-    mse_255: FiniteFloat
-    ssim: FiniteFloat | None
-    lpips: FiniteFloat | None = None
 
 
 class Advantage(FiniteSummary):
@@ -512,8 +427,8 @@ class Target(Record):
 
     Attributes:
         round, client, index, label: which it is; the label is -1 where none was said.
-        n_c, stratum: how many images went into it.
-        psnr_db, floor_psnr_db, advantage_db: of the attack, of the baseline, and their difference.
+        n_c: how many images went into it.
+        psnr_db, floor_psnr_db: of the attack, and of the baseline.
         objective: of the chosen restart; None where it is not finite.
         converged: by the attack's own rule.
         fit: how well images explain the upload; None where nothing leads from images to uploads.
@@ -525,10 +440,8 @@ class Target(Record):
     index: int
     label: int
     n_c: int
-    stratum: str
     psnr_db: FiniteFloat
     floor_psnr_db: FiniteFloat
-    advantage_db: FiniteFloat
     objective: FiniteFloat | None
     converged: bool
     fit: Fit | None = None
@@ -543,30 +456,12 @@ class Target(Record):
         return self.converged or fit.attack <= fit.truth + ROUNDING
 
 
-class StratumAdvantage(Estimate):
-    """Advantage over targets of one stratum, and the share of 3 dB or more."""
-
-    share_3db: FiniteFloat
-
-
-class Stratum(Record):
-    """Scores of the targets of about as many images; ``share`` is of all targets."""
-
-    n: int
-    share: FiniteFloat
-    psnr_db: Estimate
-    floor_psnr_db: FiniteFloat
-    advantage_db: StratumAdvantage
-
-
 class ControlResult(Record):
     """PSNR of the attack on shuffled uploads, less that of the baseline, and whether it stays there; None for not run.
 
     ``passes`` where the interval of the difference reaches zero; None for one client too.
     """
 
-    shuffled: Estimate | None
-    floor: str | None
     difference_db: Estimate | None
     passes: bool | None
     verdict: str
@@ -577,51 +472,42 @@ class ReconstructionRecord(Provenance):
 
     Attributes:
         n_clients: independent units (clients, or declared groups); intervals go over units.
-        n_guesses: at most, at a target.
         n_diverged: targets with images that are not finite.
         headline: the rule behind ``psnr_db``.
-        floors: means of guesses by name: blind ones, what the upload picks among these, the control; and guesses at
-            recovered vectors.
-        floor_details: all of it, of those that are images; ``lpips`` of the baseline alone.
+        floors: guesses by name: blind ones, what the upload picks among these, the control; ``lpips`` of the baseline alone.
         advantage_db: above the strongest of them.
         comparisons: with the baseline, by measure and stratum; what verdicts rest on.
-        strata: by how many images went into a target; empty ones are left out.
         cost: of the attack without its control.
-        versions: of the packages that scored.
+        versions: of the packages that scored, and the network behind ``lpips``.
     """
 
     kind: Literal["reconstruction"] = "reconstruction"
     scoring_version: int = SCORING_VERSION
     n_targets: int
     n_clients: int
-    n_guesses: int
     n_diverged: int
     headline: str
     metrics: Metrics
-    floors: Mapping[str, FloorMeans | VectorMeans]
-    floor_details: Mapping[str, ImageMeasures]
+    floors: Mapping[str, ImageMeasures]
     advantage_db: Advantage
     comparisons: tuple[Comparison, ...]
     targets: tuple[Target, ...]
-    strata: Mapping[str, Stratum]
     control: ControlResult
     cost: Cost
     versions: Mapping[str, str]
-
-    @property
-    def image_floors(self) -> dict[str, FloorMeans]:
-        """Guesses at images by name."""
-        return {name: means for name, means in self.floors.items() if isinstance(means, FloorMeans)}
 
     @property
     def converged_share(self) -> float:
         """Share of targets that met the attack's own convergence rule, in [0, 1]."""
         return sum(row.converged for row in self.targets) / len(self.targets)
 
+    def of(self, stratum: str) -> list[Target]:
+        """Return the targets of a stratum of comparisons, or ``all``."""
+        return [row for row in self.targets if stratum in ("all", ESTIMANDS[row.n_c > 1])]
+
     def able_on(self, stratum: str) -> Able | None:
-        """Return the evidence that the attack finds what is there, over targets of a stratum of comparisons, or ``all``."""
-        several = {"1": {False}, "several": {True}}.get(stratum, {True, False})
-        rows = [row for row in self.targets if (row.n_c > 1) in several]
+        """Return the evidence that the attack finds what is there, over targets of a stratum."""
+        rows = self.of(stratum)
         measured = bool(rows) and any(row.fit is not None for row in rows)
         reached = sum(row.reached for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
@@ -644,11 +530,10 @@ class Rate(Record):
 
 
 class Rates(Record):
-    """Area under the ROC curve, and true-positive rates at 1 % and 0.1 % false positives, in [0, 1]."""
+    """Area under the ROC curve, and true-positive rate at 1 % false positives, in [0, 1]."""
 
     auc: Rate
     tpr_at_1_percent: Rate
-    tpr_at_0_1_percent: Rate
 
 
 class Seconds(Record):
@@ -675,24 +560,20 @@ class InferenceRecord(Provenance, Rates):
         return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
-class StratumArea(Record):
-    """Area under the curve over ``n`` candidates that are alike, of so many independent units."""
+class StratumArea(Rate):
+    """Area under the curve over ``n`` candidates that are alike."""
 
     n: int
-    auc: FiniteFloat
-    ci95: Interval | None = None
-    n_clients: int = 0
 
 
 class NamedClasses(Record):
-    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly.
+    """For how many of ``clients`` uploads say exactly which classes they hold, and count their images exactly.
 
     ``alike``: how many hold the commonest set of classes, so that one guess at all clients would be right as often.
     """
 
     clients: int
     exact: int
-    counted: int
     counts_exact: int
     alike: int = 0
 
@@ -714,7 +595,6 @@ class MembershipRecord(InferenceRecord):
 
     Attributes:
         n_candidates, n_nonmembers: over all clients.
-        n_left_out: members without a non-member of their class, who are no candidates.
         nonmembers: ``held_out``, each client's own held-out images; or ``others``, images of others: then no leak is
             claimed, for a client may be told by how its images look.
         baseline: what is reached without the upload; None where no network is assumed to be known.
@@ -725,7 +605,6 @@ class MembershipRecord(InferenceRecord):
     kind: Literal["membership"] = "membership"
     n_candidates: int
     n_nonmembers: int
-    n_left_out: int = 0
     nonmembers: Literal["held_out", "others"] = "others"
     baseline: Baseline | None = None
     strata: Mapping[str, StratumArea]
@@ -740,17 +619,13 @@ class ShareDistances(Record):
 
 
 class PropertyRecord(InferenceRecord):
-    """``property.json``: ``n_yes`` of ``n_pairs`` of client and class have the answer yes.
-
-    ``classes_alone`` is what the number of classes tells without a look at anything else.
-    """
+    """``property.json``: ``n_yes`` of ``n_pairs`` of client and class have the answer yes."""
 
     kind: Literal["property"] = "property"
     question: str
     learned_from: str
     n_pairs: int
     n_yes: int
-    classes_alone: Rates
     shares: ShareDistances | None = None
     classes: NamedClasses | None = None
 

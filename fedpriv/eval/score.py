@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 from collections import Counter
@@ -17,7 +18,6 @@ from fedpriv.attacks.observation import Reconstruction
 from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
 from fedpriv.eval.identification import identification
 from fedpriv.eval.intervals import Means
-from fedpriv.eval.judge import ClassEvaluator, class_accuracy
 from fedpriv.eval.metrics import (
     ScoredGuesses,
     lpips,
@@ -40,21 +40,16 @@ from fedpriv.eval.records import (
     Comparison,
     ControlResult,
     Fit,
-    FloorMeans,
     ImageMeasures,
     Metrics,
-    Perceptual,
     Planted,
     Provenance,
     ReconstructionRecord,
-    Stratum,
-    StratumAdvantage,
     Summary,
     Target,
-    VectorMeans,
 )
 from fedpriv.eval.vectors import score_vectors
-from fedpriv.sources.truth import STRATA, Truth, stratum
+from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 
 NAMED = "optimal_class_image"
@@ -71,7 +66,6 @@ def score(
     *,
     seed: int,
     about: About,
-    judge: ClassEvaluator | None = None,
 ) -> ReconstructionRecord:
     """Return the record of one attack.
 
@@ -81,7 +75,6 @@ def score(
         shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
         seed: seed of baselines and decoys.
         about: how the reconstruction was made.
-        judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
 
     Raises:
         UserError: when numbers of targets or image shapes do not match.
@@ -91,64 +84,61 @@ def score(
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
     means = Means(tuple(about.unit_of(target.client) for target in targets))
-    clean, diverged = settle(reconstruction.images)
-    attack = measure(own_guesses(clean, truths), truths)
-    numbers = [len(shots) for shots in attack.guesses]
-    floors = {
-        name: measure([guess(name, *item, seed) for item in zip(truths, targets, numbers, strict=True)], truths)
-        for name in guessers(truths)
-    }
+    attack, floors = _with_guesses(reconstruction, truths, seed)
     best_blind = best_floor(floors)
     if shuffled is not None:
         shuffled = shuffled.to_cpu()
         _check("shuffled", shuffled, truths)
-        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images)[0], truths), truths)
+        floors[SHUFFLED] = measure(own_guesses(settle(shuffled.images), truths), truths)
     best = best_floor(floors)
     advantage = attack.psnr - floors[best].psnr
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
-    vectors = score_vectors(reconstruction, shuffled, truths, means)
-    reidentified = identification(targets, truths, attack, floors, means)
+    vectors, of_vectors = score_vectors(reconstruction, shuffled, truths, means)
+    reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
-    comparisons += means.keep(reidentified.rows).compare(
-        reidentified.gains,
-        "identified",
-        IDENTIFIED,
-        [strata[row] for row in reidentified.rows],
-    )
+    comparisons += means.keep(rows).compare(gains, "identified", IDENTIFIED, [strata[row] for row in rows])
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
-    current = _image_metrics(attack, truths, means) | vectors.metrics | {"lpips": _lpips(attack, truths, means)}
-    current |= {"identification_top1": reidentified.record}
+    current = _image_metrics(attack, truths, means) | vectors | {"lpips": _lpips(attack, truths, means)}
+    current |= {"identification_top1": reidentified}
     current |= _label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given")
     details[best]["lpips"] = _lpips(floors[best], truths, means)
-    if judge is not None:
-        guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
-        current["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
-        comparisons += means.compare(gains, "classes", IDENTIFIED, strata)
-    measured = {name: ImageMeasures(**detail) for name, detail in details.items()}
-    several = any(truth.n_c > 1 for truth in truths)
+    several, net = any(truth.n_c > 1 for truth in truths), lpips_backbone()
     return ReconstructionRecord(
         **{name: getattr(about, name) for name in Provenance.model_fields} | {"seed": seed},
         n_targets=len(targets),
         n_clients=len(set(means.units)),
-        n_guesses=max(numbers),
-        n_diverged=sum(diverged),
+        n_diverged=int(sum(_diverged(reconstruction))),
         headline="expected PSNR over the images that went into the target, by their weights"
         if several
         else "PSNR of the image itself",
         metrics=Metrics(**current),
-        floors=_floors(measured, vectors.floors),
-        floor_details=measured,
+        floors={name: ImageMeasures(**detail) for name, detail in details.items()},
         advantage_db=Advantage(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
-        comparisons=comparisons + vectors.comparisons,
-        targets=_targets(reconstruction, truths, attack, floors[best], diverged),
-        strata=_strata(truths, attack, floors[best], means),
+        comparisons=comparisons + of_vectors,
+        targets=_targets(reconstruction, truths, attack, floors[best]),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
-        versions=versions(),
+        versions=versions() | ({} if net is None else {"lpips": net}),
     )
+
+
+def _diverged(reconstruction: Reconstruction) -> list[bool]:
+    return (~reconstruction.images.isfinite().flatten(1).all(1)).tolist()
+
+
+def _with_guesses(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], seed: int
+) -> tuple[ScoredGuesses, dict[str, ScoredGuesses]]:
+    """Return the scores of an attack, and of as many guesses at each target by name."""
+    attack = measure(own_guesses(settle(reconstruction.images), truths), truths)
+    pairs = list(zip(truths, reconstruction.targets, attack.guesses, strict=True))
+    return attack, {
+        name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
+        for name in guessers(truths)
+    }
 
 
 def planted_advantage(
@@ -162,13 +152,7 @@ def planted_advantage(
         units: T independent units.
         seed: of the guesses.
     """
-    current = reconstruction.to_cpu()
-    attack = measure(own_guesses(settle(current.images)[0], truths), truths)
-    pairs = list(zip(truths, current.targets, attack.guesses, strict=True))
-    floors = {
-        name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
-        for name in guessers(truths)
-    }
+    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, seed)
     gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
     item = Means(units).compare(gains, "images", DECIBELS)[0]
     return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)
@@ -222,23 +206,11 @@ def _db(error: float) -> float:
     return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
 
 
-def _floors(
-    images: Mapping[str, ImageMeasures], vectors: Mapping[str, VectorMeans]
-) -> dict[str, FloorMeans | VectorMeans]:
-    fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
-    floor_means: dict[str, FloorMeans | VectorMeans] = dict(vectors)
-    for name, detail in images.items():
-        means = {field: getattr(getattr(detail, field), "mean", None) for field in fields}
-        floor_means[name] = FloorMeans.model_validate(means | dict(vectors.get(name, ())))
-    return floor_means
-
-
-def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
+def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Summary:
     reason = lpips_unavailable()
     if reason is not None:
-        return Perceptual.nothing(reason)
-    values = over_pairs(lpips, panel.guesses, panel.scores, truths)
-    return Perceptual(**dict(means.summary(values)), backbone=lpips_backbone())
+        return Summary.nothing(reason)
+    return means.summary(over_pairs(lpips, panel.guesses, panel.scores, truths))
 
 
 @cache
@@ -253,7 +225,7 @@ def versions() -> dict[str, str]:
     return results
 
 
-# ---------------------------------------------------------------- comparisons, targets, strata, control
+# ---------------------------------------------------------------- comparisons, targets, control
 
 
 def image_comparisons(
@@ -280,68 +252,36 @@ def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
 
 
 def _targets(
-    reconstruction: Reconstruction,
-    truths: tuple[Truth, ...],
-    attack: ScoredGuesses,
-    floor: ScoredGuesses,
-    diverged: Sequence[bool],
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses
 ) -> tuple[Target, ...]:
     chosen = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
-    rows = []
-    for row, target in enumerate(reconstruction.targets):
-        fit = None
-        if reconstruction.fits is not None:
-            attacked, true = map(_finite, reconstruction.fits[row].tolist())
-            fit = Fit(attack=attacked, truth=true)
-        rows.append(
-            Target(
-                round=target.round,
-                client=target.client,
-                index=target.index,
-                label=target.label,
-                n_c=truths[row].n_c,
-                stratum=stratum(truths[row].n_c),
-                psnr_db=float(attack.psnr[row]),
-                floor_psnr_db=float(floor.psnr[row]),
-                advantage_db=float(attack.psnr[row] - floor.psnr[row]),
-                objective=_finite(chosen[row]),
-                converged=bool(reconstruction.converged[row]),
-                fit=fit,
-                diverged=bool(diverged[row]),
-            )
+    fits = None if reconstruction.fits is None else [list(map(_finite, pair)) for pair in reconstruction.fits.tolist()]
+    return tuple(
+        Target(
+            **dataclasses.asdict(target),
+            n_c=truths[row].n_c,
+            psnr_db=float(attack.psnr[row]),
+            floor_psnr_db=float(floor.psnr[row]),
+            objective=_finite(chosen[row]),
+            converged=bool(reconstruction.converged[row]),
+            fit=None if fits is None else Fit(attack=fits[row][0], truth=fits[row][1]),
+            diverged=diverged,
         )
-    return tuple(rows)
+        for row, (target, diverged) in enumerate(zip(reconstruction.targets, _diverged(reconstruction), strict=True))
+    )
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _strata(truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses, means: Means) -> dict[str, Stratum]:
-    results, gain = {}, attack.psnr - floor.psnr
-    for name in STRATA:
-        rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
-        if rows:
-            above = StratumAdvantage(**dict(means.of(gain, rows)), share_3db=float((gain[rows] >= BEYOND).mean()))
-            results[name] = Stratum(
-                n=len(rows),
-                share=len(rows) / len(truths),
-                psnr_db=means.of(attack.psnr, rows),
-                floor_psnr_db=float(floor.psnr[rows].mean()),
-                advantage_db=above,
-            )
-    return results
-
-
 def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
     """Return ``control``: whether the attack on other clients' uploads stays at the baseline."""
     name = "Shuffled uploads (negative control)"
     if SHUFFLED not in floors:
-        return ControlResult(shuffled=None, floor=None, difference_db=None, passes=None, verdict=f"{name}: not run.")
-    values = floors[SHUFFLED].psnr
-    everything, gain = range(len(values)), values - floors[best_blind].psnr
-    difference, mean = means.of(gain, everything), float(gain.mean())
-    passes = None if difference.ci95 is None else difference.ci95[0] <= 0
+        return ControlResult(difference_db=None, passes=None, verdict=f"{name}: not run.")
+    difference = means.of(floors[SHUFFLED].psnr - floors[best_blind].psnr)
+    passes, mean = None if difference.ci95 is None else difference.ci95[0] <= 0, difference.mean or 0.0
     side, label = "above" if mean >= 0 else "below", LABELS.get(best_blind, best_blind)
     text = f"{name}{', one client' if passes is None else ''}: the attack scores {abs(mean):.1f} dB {side} the baseline"
     text += (
@@ -352,5 +292,4 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
             False: ": part of what it reaches comes from what uploads share or from its own prior, not from the target.",
         }[passes]
     )
-    shuffled = means.of(values, everything)
-    return ControlResult(shuffled=shuffled, floor=best_blind, difference_db=difference, passes=passes, verdict=text)
+    return ControlResult(difference_db=difference, passes=passes, verdict=text)

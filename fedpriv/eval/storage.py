@@ -5,8 +5,6 @@
     shuffled.safetensors          the same attack on other clients' uploads (where it was run)
     truth.safetensors             PRIVATE: the clients' images behind the targets. For the evaluator only; leave it out
                                   when a directory is passed on. Without it nothing can be scored again or drawn.
-    judge.safetensors             PRIVATE: the classifier that judged class images (class inversion only); trained on other
-                                  images of the data set
     metrics.json                  the record of :func:`fedpriv.eval.score.score`
 
 Every file is written whole or not at all; reading checks all of it. Nothing is ever unpickled.
@@ -34,18 +32,16 @@ from fedpriv.eval.records import (
 from fedpriv.eval.redaction import NONE, withheld
 from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
+from fedpriv.util.files import digest, mark, read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value
 
 if TYPE_CHECKING:  # records are read without tensors too
     from fedpriv.attacks.observation import Reconstruction
-    from fedpriv.eval.judge import ClassEvaluator
     from fedpriv.sources.truth import Truth
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
 RECONSTRUCTION, SHUFFLED, TRUTH = "reconstruction.safetensors", "shuffled.safetensors", "truth.safetensors"
-JUDGE = "judge.safetensors"
 GRID = "grid.png"
 """The picture of the attack (:mod:`fedpriv.reports.grid`)."""
 
@@ -144,12 +140,11 @@ class StoredAttack:
 
 @dataclass(frozen=True)
 class AttackRecord(StoredAttack):
-    """All of it; None stands for a control that was not run, truths that were left out, and no judge."""
+    """All of it; None stands for a control that was not run, and truths that were left out."""
 
     reconstruction: Reconstruction
     shuffled: Reconstruction | None
     truths: tuple[Truth, ...] | None
-    judge: ClassEvaluator | None = None
 
 
 def is_attack_directory(directory: Path) -> bool:
@@ -169,18 +164,15 @@ def save_attack(
     about: About,
     shuffled: Reconstruction | None = None,
     metrics: ReconstructionRecord | None = None,
-    judge: ClassEvaluator | None = None,
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule, neither truths nor judge are written, and the
-    list of the folder's files forgets what they held.
+    Where ``about`` says that it is redacted, images are withheld by that rule and truths are not written.
     """
-    from fedpriv.eval.judge import save_class_evaluator
     from fedpriv.eval.tensors import save_reconstruction, save_truths
 
     mark(directory, "attack")
-    for name in (ABOUT, METRICS, SHUFFLED, TRUTH, JUDGE):  # an older about.json would vouch for old and new files
+    for name in (ABOUT, METRICS, SHUFFLED, TRUTH):  # an older about.json would vouch for old and new files
         (directory / name).unlink(missing_ok=True)
     save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
     if shuffled is not None:
@@ -189,11 +181,7 @@ def save_attack(
         write_record(directory, metrics)
     if about.redacted == NONE:
         save_truths(directory / TRUTH, truths)
-        if judge is not None:
-            save_class_evaluator(directory / JUDGE, judge)
-    else:
-        forget(directory)
-    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH, JUDGE) if (directory / name).is_file()]
+    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 
 
@@ -205,7 +193,7 @@ def load_stored(directory: Path, *, scores: bool = True) -> StoredAttack:
     for name, expected in about.files.items():
         path = directory / Path(name).name
         if not path.is_file():
-            if name in (TRUTH, JUDGE) and not os.path.lexists(path):
+            if name == TRUTH and not os.path.lexists(path):
                 continue
             what = "is no file" if os.path.lexists(path) else "no such file"
             raise UserError(f"{path}: {what}, though {ABOUT} lists it")
@@ -225,7 +213,6 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     Raises:
         UserError: naming the file and the field that is missing, altered, or of a wrong shape or type.
     """
-    from fedpriv.eval.judge import load_class_evaluator
     from fedpriv.eval.tensors import load_reconstruction, load_truths
 
     stored = load_stored(directory, scores=scores)
@@ -245,8 +232,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
         raise UserError(
             f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has {number} targets"
         )
-    judge = load_class_evaluator(directory / JUDGE, (shape[2], shape[3], shape[4])) if JUDGE in about.files else None
-    return AttackRecord(directory, about, metrics, reconstruction, shuffled, truths, judge)
+    return AttackRecord(directory, about, metrics, reconstruction, shuffled, truths)
 
 
 def scored(attack: StoredAttack) -> ReconstructionRecord:

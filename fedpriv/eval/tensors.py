@@ -17,8 +17,8 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_bytes
-from fedpriv.util.foreign import json_value
+from fedpriv.util.files import write_bytes
+from fedpriv.util.foreign import json_value, tensor_file
 
 FORMAT = "fedpriv-attack-2"
 ENTRY = "fedpriv"
@@ -84,57 +84,45 @@ _POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
 _TRUTH = ("members", "weights", "labels", "feature", "nearest")
 
 
-class _Blocks:
-    """The contents of a truth file: each tensor once, each image once, and images as bytes where that loses nothing."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[str, Tensor] = {}
-        self._names: dict[int, Any] = {}
-        self._kept: list[object] = []  # a name stands for an object only while that lives
-        self._tables: dict[str, tuple[dict[bytes, int], list[Tensor]]] = {"bytes": ({}, []), "floats": ({}, [])}
-
-    def put(self, value: Tensor) -> Any:
-        """Return the name under which a tensor is kept; of images ``(n, c, h, w)`` names of their table and their rows."""
-        if id(value) not in self._names:
-            here = value.detach().cpu()
-            name = f"t{len(self._names)}"
-            self._names[id(value)] = [self._table(name, here), name] if here.dim() == 4 and len(here) else name
-            self._kept.append(value)
-            self.blocks.setdefault(name, here)
-        return self._names[id(value)]
-
-    def _table(self, name: str, images: Tensor) -> str:
-        small = (images * 255).round().to(torch.uint8)
-        table = "bytes" if images.dtype == torch.float32 and torch.equal(as_unit(small), images) else "floats"
-        places, rows = self._tables[table]
-        index = []
-        for image in small if table == "bytes" else images.float():
-            key = image.numpy().tobytes()
-            if key not in places:
-                places[key] = len(rows)
-                rows.append(image)
-            index.append(places[key])
-        self.blocks[name] = torch.tensor(index, dtype=torch.int64)
-        return table
-
-    def all(self) -> dict[str, Tensor]:
-        """Return every block by name."""
-        return self.blocks | {name: torch.stack(rows) for name, (_, rows) in self._tables.items() if rows}
-
-
 def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
-    """Store each distinct tensor and image once: targets share members and pool, and pools of clients share images."""
-    result = _Blocks()
+    """Store each distinct tensor and image once: targets share members and pool, and pools of clients share images.
+
+    Images are bytes where that loses nothing. Of images ``(n, c, h, w)`` the names of their table and of their rows stand in
+    the header, of another tensor its name.
+    """
+    blocks: dict[str, Tensor] = {}
+    names: dict[int, Any] = {}
+    tables: dict[str, tuple[dict[bytes, int], list[Tensor]]] = {"bytes": ({}, []), "floats": ({}, [])}
+
+    def put(value: Tensor) -> Any:
+        if id(value) not in names:
+            name, here = f"t{len(names)}", value.detach().cpu()
+            names[id(value)], blocks[name] = name, here
+            if here.dim() == 4 and len(here):
+                small = (here * 255).round().to(torch.uint8)
+                table = "bytes" if here.dtype == torch.float32 and torch.equal(as_unit(small), here) else "floats"
+                places, rows = tables[table]
+                index = []
+                for image in small if table == "bytes" else here.float():
+                    key = image.numpy().tobytes()
+                    if key not in places:
+                        places[key] = len(rows)
+                        rows.append(image)
+                    index.append(places[key])
+                names[id(value)], blocks[name] = [table, name], torch.tensor(index, dtype=torch.int64)
+        return names[id(value)]
+
     pools = {id(truth.pool): truth.pool for truth in truths}
     numbers = {key: number for number, key in enumerate(pools)}
-    rows = [
-        {name: result.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
+    entries = [
+        {name: put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
         | {"pool": numbers[id(truth.pool)]}
-        | {"vectors": {name: result.put(vector) for name, vector in truth.vectors.items()}}
+        | {"vectors": {name: put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
-    pooled = [{n: result.put(getattr(pool, n)) for n in _POOL} for pool in pools.values()]
-    _save(path, result.all(), "truth", {"truths": rows, "pools": pooled})
+    pooled = [{name: put(getattr(pool, name)) for name in _POOL} for pool in pools.values()]
+    blocks |= {name: torch.stack(rows) for name, (_, rows) in tables.items() if rows}
+    _save(path, blocks, "truth", {"truths": entries, "pools": pooled})
 
 
 def load_truths(path: Path) -> tuple[Truth, ...]:
@@ -183,7 +171,7 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored {content}")
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(tensor_file(path), framework="pt") as file:
             written = (file.metadata() or {}).get(ENTRY, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json_value(written)

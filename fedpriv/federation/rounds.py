@@ -27,7 +27,6 @@ from fedpriv.federation.summary import (
     RunSummary,
     Total,
     Traffic,
-    Treatment,
     Unsampled,
 )
 from fedpriv.uploads.ledger import Count, count, entries
@@ -240,14 +239,12 @@ def _write(
     wire = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
     for k, upload in uploads:
         wire += federation.pipeline.wire_entries(entries(upload, round_, k, "upload"))
-    left_out = ended.untrained if config.unsampled == "left_out" else ()
     line = RoundLine(
         round=round_,
         participants=tuple(traces),
-        accuracy={when: accuracy(pairs, left_out) for when, pairs in counts.items()},
+        accuracy={when: accuracy(pairs) for when, pairs in counts.items()},
         clients={when: tuple((right, n) for right, n in pairs) for when, pairs in counts.items()},
         communication=plain(count(wire)),
-        left_out=left_out,
         failures=tuple(failures),
     )
     directory.append(
@@ -278,9 +275,8 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
 # ---------------------------------------------------------------- evaluation
 
 
-def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> RoundAccuracy:
-    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs, some clients left out."""
-    counts = [pair for client, pair in enumerate(clients) if client not in left_out]
+def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
+    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
     return RoundAccuracy(
         pooled=sum(right for right, _ in counts) / sum(total for _, total in counts),
         mean_over_clients=sum(right / total for right, total in counts) / len(counts),
@@ -325,10 +321,10 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
 
 
-def unsampled_facts(clients: Sequence[int], setups: Sequence[ClientSetup], treatment: Treatment) -> Unsampled | None:
+def unsampled_facts(clients: Sequence[int], setups: Sequence[ClientSetup]) -> Unsampled | None:
     """Return the record of the clients that no round of a run sampled; None where there are none."""
     norms = tuple(k for k in clients if has_batch_norm(setups[k].model))
-    return Unsampled(clients=tuple(clients), batch_norm=norms, treatment=treatment) if clients else None
+    return Unsampled(clients=tuple(clients), batch_norm=norms) if clients else None
 
 
 # ---------------------------------------------------------------- summary
@@ -348,7 +344,7 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
-        unsampled=unsampled_facts(untrained, federation.clients, config.unsampled),
+        unsampled=unsampled_facts(untrained, federation.clients),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         engine=config.engine.name,
@@ -368,7 +364,7 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
         mean_over_clients=last.mean_over_clients,
         best_mean_over_clients=best_mean.accuracy[when].mean_over_clients,
         best_mean_round=best_mean.round,
-        clients=tuple(pair for k, pair in enumerate(lines[-1].clients[when]) if k not in lines[-1].left_out),
+        clients=lines[-1].clients[when],
     )
 
 

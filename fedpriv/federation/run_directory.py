@@ -29,14 +29,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
-from fedpriv.federation.summary import RoundLine, RunSummary, Treatment
+from fedpriv.federation.summary import RoundLine, RunSummary
 from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
-    checked,
     mark,
     placing,
     read_json,
@@ -77,7 +76,6 @@ class EngineChoice:
     name: Literal["local", "flower"] = "local"  # ``local``, one after another in this process, or ``flower``
     min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
     client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
-    nodes: Annotated[int, Ge(1)] | None = None  # simulated nodes; None for one for each client of a round
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,6 @@ class RunConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)  # who holds what
     clients: Annotated[int, Ge(1)] = 10  # number of clients K
     participation: Annotated[float, Gt(0), Le(1)] = 1.0  # share of clients in a round, in (0, 1]
-    unsampled: Treatment = "counted"  # clients that no round has sampled yet, in accuracies: or ``left_out``
     rounds: Annotated[int, Ge(1)] = 20  # number of rounds
     models: str = "small"  # a family or a comma-separated list of models; client k gets entry k mod length
     width: Annotated[int, Ge(1), Le(65_536)] | None = None  # representation width d; None for the family's default
@@ -312,7 +309,7 @@ class RunDirectory:
         write_bytes(folder / "broadcast.safetensors", broadcast)
         with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(checked(state), temporary[path])
+                shutil.copyfile(state, temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 

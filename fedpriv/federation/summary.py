@@ -14,9 +14,6 @@ Counts = Mapping[str, Sequence[Sequence[int]]]
 """``[correct, total]`` test images of every client by moment: ``after_training``, ``after_broadcast``, and both with
 ``_NAME`` for every further way to predict."""
 
-Treatment = Literal["counted", "left_out"]
-"""Clients that no round has sampled yet: counted in every accuracy as they are, or left out of it."""
-
 
 class DefenseFacts(Record):
     """A defense of a run as it was when the run was trained."""
@@ -48,9 +45,7 @@ class ReachedAccuracy(Record):
     mean_over_clients: float  # after the last round
     best_mean_over_clients: float  # the mean over clients at its best
     best_mean_round: int
-    clients: tuple[
-        tuple[int, int], ...
-    ] = ()  # ``(correct, total)`` test images of those that count, after the last round
+    clients: tuple[tuple[int, int], ...] = ()  # ``(correct, total)`` test images of each, after the last round
 
 
 class Total(Record):
@@ -87,24 +82,21 @@ class Communication(Record):
 
 
 class Unsampled(Record):
-    """Clients that no round of a run sampled: scored with received or first weights, or left out of accuracies."""
+    """Clients that no round of a run sampled: scored with received or first weights."""
 
     clients: tuple[int, ...]  # their numbers
     batch_norm: tuple[int, ...]  # those with batch normalisation, whose running statistics are of no image
-    treatment: Treatment
 
     def words(self, total: int) -> str:
         """Return one sentence on them, of so many clients.
 
-        >>> print(Unsampled(clients=(3,), batch_norm=(), treatment="left_out").words(10))
-        1 of 10 clients (3) were sampled in no round and count in no accuracy
+        >>> Unsampled(clients=(3,), batch_norm=()).words(10)
+        '1 of 10 clients (3) were sampled in no round and count with received or first weights, never trained'
         """
         numbers = ", ".join(map(str, self.clients[:8])) + (", ..." if len(self.clients) > 8 else "")
-        who = f"{len(self.clients)} of {total} clients ({numbers}) were sampled in no round and count in"
-        if self.treatment == "left_out":
-            return f"{who} no accuracy"
+        who = f"{len(self.clients)} of {total} clients ({numbers}) were sampled in no round and count"
         norms = f", and {len(self.batch_norm)} of them with batch-norm statistics of no image"
-        return f"{who} every accuracy with received or first weights, never trained" + norms * bool(self.batch_norm)
+        return f"{who} with received or first weights, never trained" + norms * bool(self.batch_norm)
 
 
 class ClientFailure(Record):
@@ -123,7 +115,6 @@ class RoundLine(Record):
     accuracy: Mapping[str, RoundAccuracy]  # of all clients, by moment; empty in a round that was not evaluated
     clients: Mapping[str, tuple[tuple[int, int], ...]]  # ``(correct, total)`` of every client, likewise
     communication: RoundCommunication  # of the round
-    left_out: tuple[int, ...] = ()  # clients that count in no accuracy
     failures: tuple[ClientFailure, ...] = ()  # clients that were sampled and left the round
 
 

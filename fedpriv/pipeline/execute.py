@@ -18,7 +18,6 @@ from fedpriv.attacks.observation import ExtractorAccess, Reconstruction, TargetI
 from fedpriv.eval import inference as scoring
 from fedpriv.eval import storage
 from fedpriv.eval.inference_case import InferenceCase
-from fedpriv.eval.judge import JUDGED, train_class_evaluator
 from fedpriv.eval.records import (
     About,
     InferenceResult,
@@ -28,7 +27,6 @@ from fedpriv.eval.records import (
     Provenance,
     Reach,
     ReconstructionRecord,
-    Upload,
 )
 from fedpriv.eval.redaction import OMIT
 from fedpriv.eval.score import score
@@ -42,7 +40,7 @@ from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
-from fedpriv.uploads.kinds import ANSWERS, CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, VECTORS
+from fedpriv.uploads.kinds import ANSWERS, VECTORS
 from fedpriv.util import files
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
@@ -182,10 +180,6 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
-    judge = None
-    if job.name in JUDGED and isinstance(source, RunSource):
-        with ground.listener.progress("an independent classifier"):
-            judge = train_class_evaluator(source.federation, [target.client for target in case.targets], seed)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     facts: dict[str, Any] = {"device": str(source.device), "redacted": ground.plan.redact}
     if isinstance(source, RunSource):
@@ -195,11 +189,11 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
     if job.control and job.name == ground.plan.primary:
         planted = positive_control(ground, job, about, title("planted uploads"))
         about = about.model_copy(update={"planted": planted})
-    record = score(reconstruction, truths, control, seed=seed, about=about, judge=judge)
+    record = score(reconstruction, truths, control, seed=seed, about=about)
     files.mark(directory, "attack")
     if pages:
         draw(storage.AttackRecord(directory, about, record, reconstruction, control, truths))
-    parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control, "judge": judge}
+    parts: dict[str, Any] = {"reconstruction": reconstruction, "truths": truths, "shuffled": control}
     storage.save_attack(directory, **parts, about=about, metrics=record)
     return record
 
@@ -312,23 +306,12 @@ def described(ground: AttackContext, name: str, attack: Declared, card: ThreatMo
         attack_version=attack.version,
         knowledge=card,
         seed=plan.seed,
-        upload=upload_facts(plan.target, defended=bool(source.get("defenses"))),
         options=plain(attack),
         reach=_reach_facts(plan, ground.source),
         premise=ground.premise,
         command=ground.command,
         **source,
     )
-
-
-def upload_facts(target: str, *, defended: bool = False) -> Upload:
-    """Return the facts of a kind of upload that records hold."""
-    separate = target in SEPARATE and not defended
-    if target in CLASS_MEANS | MIXTURES:
-        return Upload(vectors="class prototypes", separate=separate)
-    if target in OF_IMAGES | LAYERS:
-        return Upload(vectors="representations", separate=separate)
-    return Upload(separate=separate)
 
 
 def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
@@ -338,9 +321,7 @@ def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
         return None
     federation = source.federation
     sizes = max((step_sizes(federation, setup.client) for setup in federation.clients), key=sum)
-    place, series = plan.series.index(work), tuple(each.label for each in plan.series)
-    setting = {"setting": work.name, "label": work.label, "words": work.words}
-    return Reach(**setting, place=place, series=series, steps=len(sizes), images=sum(sizes))
+    return Reach(setting=work.name, label=work.label, steps=len(sizes), images=sum(sizes))
 
 
 # ---------------------------------------------------------------- inferences

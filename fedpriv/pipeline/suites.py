@@ -10,7 +10,6 @@ from typing import Any
 from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.judge import JUDGED
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
 from fedpriv.eval.words import premise_words
 from fedpriv.federation.summary import DefenseFacts
@@ -56,8 +55,7 @@ def suite_plans(
     """Return a plan for each threat model, and a line for each attack that is left out."""
     named, device = settings["attacks"], settings.get("device", "auto")
     kept, refusals = granted(chosen, named, target, card, settings.get("rounds_seen"))
-    compiled = bool(settings.get("compile", False))
-    numerics = read_numerics(settings.get("precision", "float32"), pick_device(device), compiled=compiled)
+    numerics = read_numerics(settings.get("precision", "float32"), pick_device(device))
     more |= {"brief": not named and not settings.get("full", False), "seed": settings.get("seed", 0)}
     plan = plan_of(target, kept, card, settings, numerics=numerics, device=device, **more)
     second = None if named or settings.get("knowledge") else protocol_plan(plan)
@@ -218,6 +216,4 @@ def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[A
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
     elif control and len(source.newest) == 1:
         notices.append("no negative control: shuffling uploads takes two clients at least")
-    if any(name in JUDGED for name in plans[0].attacks):
-        notices.append("no independent classifier judges class images: it is trained on a run's data")
     return plans, notices

@@ -13,10 +13,7 @@ from fedpriv.eval.records import (
     LABELS,
     SHUFFLED,
     Able,
-    ClassAccuracy,
     Comparison,
-    FeatureIdentification,
-    FeatureMeasure,
     Identification,
     Measure,
     MembershipRecord,
@@ -48,7 +45,6 @@ _MEASURES = {
     "label_accuracy": ("labels recovered", ""),
     "feature_identification": ("feature nearest to its own", ""),
     "direction_identification": ("feature points to its own, from the client's mean", ""),
-    "class_accuracy": ("class recognised by an independent classifier", ""),
 }
 """Names of measures, and which direction leaks more where that is not plain."""
 
@@ -58,7 +54,6 @@ _COMPARED: dict[Measure, str] = {
     "identified": "share re-identified among decoys",
     "vectors": "relative error of recovered vectors",
     "vectors_identified": "share of vectors nearest to their own",
-    "classes": "share whose class is recognised",
     "membership": "AUC of membership",
     "members_found": "TPR at 1 % FPR",
     "property": "AUC of a property",
@@ -155,10 +150,10 @@ def figures(record: Record) -> dict[str, str]:
     """Return the columns that all attacks share: what is measured, its value, and what it is beside the baseline."""
     mean: float | None
     if isinstance(record, ReconstructionRecord):
-        gain, floors = record.advantage_db, record.image_floors
+        gain, floors = record.advantage_db, record.floors
         measured, value, against = "PSNR (dB)", record.metrics.psnr_db.mean, gain.best_floor
-        baseline, mean, ends, n = floors[against].psnr_db, gain.mean, gain.ci95, record.n_targets
-        control = floors[SHUFFLED].psnr_db if SHUFFLED in floors else None
+        baseline, mean, ends, n = floors[against].psnr_db.mean, gain.mean, gain.ci95, record.n_targets
+        control = floors[SHUFFLED].psnr_db.mean if SHUFFLED in floors else None
     else:
         item = next((one for one in record.comparisons if one.stratum == "all"), None)
         measured, value = f"{endpoint_of(record)}, AUC", record.auc.value
@@ -200,10 +195,10 @@ def _called(results: Sequence[Result]) -> list[str]:
 def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, ReconstructionRecord):
         rows = [_measure(key, value) for key, value in record.metrics.measured.items()]
-        guesses = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
+        guesses = sorted(record.floors.items(), key=lambda pair: -pair[1].psnr_db.mean)
         for name, guess in guesses:
             remark = "the baseline" if name == record.advantage_db.best_floor else ""
-            rows.append((f"PSNR (dB), {LABELS.get(name, name)}", number(guess.psnr_db), "–", "–", "–", remark))
+            rows.append((f"PSNR (dB), {LABELS.get(name, name)}", number(guess.psnr_db.mean), "–", "–", "–", remark))
         return rows
     noes = record.n_nonmembers if isinstance(record, MembershipRecord) else record.n_pairs - record.n_yes
     few = "" if noes >= 1000 else f"{noes} without the answer yes, fewer than 1,000"
@@ -212,7 +207,7 @@ def _measures(record: Record) -> list[tuple[str, ...]]:
     if isinstance(record, MembershipRecord):
         rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
         for name, area in record.strata.items():
-            rows.append(_rate(f"AUC, {name} images of the class", Rate(value=area.auc, ci95=area.ci95), f"{area.n}"))
+            rows.append(_rate(f"AUC, {name} images of the class", area, f"{area.n}"))
         return rows
     if record.shares is not None:
         rows.append(_rate("class shares, total variation", record.shares.estimated))
@@ -229,19 +224,13 @@ def _measure(key: str, value: Summary) -> tuple[str, ...]:
     name, remark = _MEASURES[key]
     if value.not_measured:
         return (name, "", "", "", "", value.not_measured)
-    if isinstance(value, ClassAccuracy):
-        floors = ", ".join(f"{LABELS.get(floor, floor)} {share:.2f}" for floor, share in value.floors.items())
-        remark = f"true images {value.real:.2f}; {floors}"
-    if isinstance(value, (Identification, FeatureIdentification)):
+    if isinstance(value, Identification):
         by = "chance" if value.chance_of in (None, "vectors") else LABELS.get(str(value.chance_of), value.chance_of)
-        remark = f"{by} {number(value.chance)}, "
-        if isinstance(value, Identification):
-            remark += f"decoys {', '.join(map(str, value.decoys))}"
-            remark += f"; {value.n_left_out} left out: fewer than ten of the class" if value.n_left_out else ""
-        else:
-            remark += "among the client's own"
-    if isinstance(value, (Identification, FeatureIdentification, FeatureMeasure)) and value.shuffled is not None:
-        remark += f"; on shuffled uploads {number(value.shuffled.mean)}"
+        among = f"decoys {', '.join(map(str, value.decoys))}" if value.decoys else "among the client's own"
+        remark = f"{by} {number(value.chance)}, {among}"
+        remark += f"; {value.n_left_out} left out: fewer than ten of the class" if value.n_left_out else ""
+    if SHUFFLED in value.guesses:
+        remark += f"; on shuffled uploads {number(value.guesses[SHUFFLED])}"
     return (name, *map(number, (value.mean, value.median, value.sd)), span(value.ci95), remark)
 
 
@@ -261,7 +250,7 @@ def result_items(attacks: Sequence[StoredAttack], alone: Baselines | None = None
             "record": record,
             "about": attack.about,
             "directory": attack.directory.name,
-            "baseline": record.image_floors[record.advantage_db.best_floor],
+            "baseline": record.floors[record.advantage_db.best_floor],
             "knowledge": card_cell(record.knowledge),
             "threat": threat_of(record),
             "size": upload_size(attack.about),

@@ -50,7 +50,7 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     rule = attack.about.redacted
     if rule == OMIT:
         raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
-    images, targets = settle(attack.reconstruction.to_cpu().images)[0], attack.reconstruction.targets
+    images, targets = settle(attack.reconstruction.to_cpu().images), attack.reconstruction.targets
     record, truths = scored(attack), attack.truths
     if truths is None:
         if rule != BLUR:
@@ -66,8 +66,8 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
     values = tuple(_pair_score(current[row], truths[row], score[row], member, several) for row, member in units)
-    floors, best = record.image_floors, record.advantage_db.best_floor
-    blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db)
+    floors, best = record.floors, record.advantage_db.best_floor
+    blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db.mean)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     true = len(names)
@@ -75,7 +75,7 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     rivals = [current]
     if attack.shuffled is not None:
         names.append("shuffled uploads\n(negative control)")
-        rivals.append(own_guesses(settle(attack.shuffled.to_cpu().images)[0], truths))
+        rivals.append(own_guesses(settle(attack.shuffled.to_cpu().images), truths))
     columns = []
     for position, heading in _picked(values):
         row, member = units[position]

@@ -103,7 +103,7 @@ def partition_words(partition: PartitionOptions) -> str:
     at_random = " at random" if partition.assignment == "random" else ""
     detail = {
         "dirichlet": f", alpha {partition.alpha:g}",
-        "pathological": f", {partition.classes_per_client} classes a client{at_random}{', balanced' * partition.balanced}",
+        "pathological": f", {partition.classes_per_client} classes a client{at_random}",
         "long_tail": f", imbalance {partition.imbalance:g}",
     }
     return partition.name.replace("_", " ") + detail.get(partition.name, "")
@@ -122,7 +122,6 @@ _MEANINGS = {
     ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
     ("attacker_data", "none"): "the attacker owns no images",
     ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
-    ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
 }
 
 

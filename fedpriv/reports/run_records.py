@@ -30,7 +30,6 @@ class Accuracy:
 
     correct: np.ndarray
     total: np.ndarray
-    counted: np.ndarray  # False where a client counts in no figure over clients; each round has one that does
 
     @property
     def per_client(self) -> np.ndarray:
@@ -40,17 +39,17 @@ class Accuracy:
     @property
     def pooled(self) -> np.ndarray:
         """``(rounds,)``: over all test images of all clients, so a client counts as much as it has images."""
-        return np.asarray((self.correct * self.counted).sum(axis=1) / (self.total * self.counted).sum(axis=1))
+        return np.asarray(self.correct.sum(axis=1) / self.total.sum(axis=1))
 
     @property
     def mean(self) -> np.ndarray:
         """``(rounds,)``: mean over clients, every client counting the same."""
-        return np.asarray(self.per_client.mean(axis=1, where=self.counted))
+        return np.asarray(self.per_client.mean(axis=1))
 
     @property
     def spread(self) -> np.ndarray:
         """``(rounds,)``: standard deviation over clients (of these clients, so divided by their number)."""
-        return np.asarray(self.per_client.std(axis=1, where=self.counted))
+        return np.asarray(self.per_client.std(axis=1))
 
 
 class Cost(NamedTuple):
@@ -139,8 +138,7 @@ def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
     if not len(rounds) or rounds[-1] != last:
         raise UserError(f"{path}: the accuracy of the last round is missing; train the run again")
     try:
-        left_out = [line.left_out for line in evaluated]
-        accuracy = {n: _accuracy([line.clients[n] for line in evaluated], left_out) for n in evaluated[0].clients}
+        accuracy = {n: _accuracy([line.clients[n] for line in evaluated]) for n in evaluated[0].clients}
         if not MOMENTS.keys() <= accuracy.keys():
             raise KeyError(" or ".join(MOMENTS))
     except (KeyError, ValueError) as error:
@@ -161,16 +159,13 @@ def _sent(line: RoundLine, count: str, unit: str) -> int:
     return int(getattr(item, f"upload_{unit}") + getattr(item, f"broadcast_{unit}"))
 
 
-def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Sequence[int]]) -> Accuracy:
+def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:
     both = np.array(pairs, dtype=np.int64)
     if both.ndim != 3 or both.shape[2] != 2 or (both[..., 1] < 1).any():
         raise ValueError("expected [correct, total] of every client in every round")
     if (both[..., 0] < 0).any() or (both[..., 0] > both[..., 1]).any():
         raise ValueError("expected at most as many correct as there are")
-    counted = np.array([[k not in absent for k in range(both.shape[1])] for absent in left_out])
-    if not counted.any(axis=1).all():
-        raise ValueError("a round leaves out every client")
-    return Accuracy(both[..., 0], both[..., 1], counted)
+    return Accuracy(both[..., 0], both[..., 1])
 
 
 _NOT_SHOWN = ("method", "options", "dataset", "data_dir", "partition", "training", *NOT_THE_UPLOAD, "defenses")

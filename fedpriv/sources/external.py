@@ -105,7 +105,7 @@ class ExternalSource(Source):
     def auxiliary_images(self, card: ThreatModel) -> tuple[Tensor | None, Tensor | None]:
         if self.public is None or card.attacker_data == "none":
             return None, None
-        return self.public.images, self.public.labels if card.attacker_data == "same_domain" else None
+        return self.public.images, self.public.labels
 
     # ------------------------------------------------------------ the truth
 

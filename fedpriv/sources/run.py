@@ -122,8 +122,6 @@ class RunSource(Source):
     # ------------------------------------------------------------ grants
 
     def settled(self, card: ThreatModel) -> ThreatModel:
-        if card.attacker_data == "other_domain":
-            raise UserError("knowledge attacker_data=other_domain: is for uploads handed in beside public images")
         if card.attacker_data == "same_domain" and self.federation.attacker is None:
             where = f"knowledge={shown({'attacker_data': 'same_domain'})}: {self}"
             raise UserError(f"{where} set no images aside; train it with auxiliary 0.5, or set attacker_data=none")
@@ -313,13 +311,13 @@ def step_sizes(federation: Federation, client: int) -> list[int]:
 
 def local_steps(run: RunDirectory, round_: int, client: int) -> tuple[Tensor, ...]:
     """Return the batches of the local steps behind an upload, as indices into the client's training set."""
-    phases = load_trace(run, round_, client).phases
-    if not phases:
+    steps = load_trace(run, round_, client).steps
+    if steps is None:
         raise UserError(
             f"{trace_path(run, round_, client)}: method {run.config.method!r} noted no local steps, without which nothing "
             "can be scored; hand setup.trace to train, or call its local_steps"
         )
-    return phases[-1]
+    return steps
 
 
 def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:

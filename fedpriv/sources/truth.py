@@ -15,21 +15,12 @@ from fedpriv.datasets.types import Samples
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-STRATA = ("1", "2-3", "4-10", ">10")
-
 ENOUGH_DECOYS = 10
 """With fewer decoys of its class than these a member is not identified: the outcome would hang on which ones they are."""
 
 MOST_DECOYS = 100  # decoys of a class at most
 MOST_VALUES = 2**25  # pixel values that a client's pool holds at most: 128 MiB of float32
 Index = NDArray[np.int64]
-
-
-def stratum(n_c: int) -> str:
-    """Return the stratum of a target that ``n_c`` images went into: "1", "2-3", "4-10" or ">10"."""
-    if n_c < 1:
-        raise ValueError(f"a target is made of at least one image, got {n_c}")
-    return "1" if n_c == 1 else "2-3" if n_c <= 3 else "4-10" if n_c <= 10 else ">10"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from fedpriv.eval.claims import (
     judge_order,
     judge_value,
 )
-from fedpriv.eval.intervals import combine, compare, finite_summary
+from fedpriv.eval.intervals import Means, combine, compare
 from fedpriv.eval.records import LABELS, Comparison, Estimate, ReconstructionRecord
 from fedpriv.eval.score import versions
 from fedpriv.eval.storage import load_metrics
@@ -83,7 +83,7 @@ class StudyOutcome:
 
 def _of_attack(record: ReconstructionRecord, measure: Measure) -> tuple[PerUnit, PerUnit]:
     """Return a measure of the reconstructions, and of the baseline at the same targets."""
-    parts = record.metrics, record.floor_details[record.advantage_db.best_floor]
+    parts = record.metrics, record.floors[record.advantage_db.best_floor]
     attack, guess = (getattr(part, measure.what).per_target or () for part in parts)
     rows = zip(attack, guess, (target.client for target in record.targets), strict=True)
     table = np.array([row for row in rows if None not in row], dtype=np.float64).reshape(-1, 3)
@@ -106,8 +106,7 @@ def mean_of(seeds: Seeds) -> Estimate | None:
     means = [float(np.mean(seed.values)) for seed in seeds.values()]
     if len(means) < 2:
         return Estimate(mean=means[0], ci95=None, n=1) if means else None
-    result = finite_summary(means, range(len(means)))
-    return Estimate(mean=result.mean, ci95=result.ci95, n=result.n)
+    return Means(tuple(range(len(means)))).of(np.array(means))
 
 
 def over_clients(seeds: Seeds) -> Estimate | None:

@@ -39,7 +39,6 @@ class FederationSettings(TypedDict, total=False):
     classes_per_client: int  # of the pathological partition (default 2)
     imbalance: float  # of the long-tailed partition (default 100)
     assignment: str  # of classes to clients in the pathological partition, ``in_order`` (default) or ``random``
-    balanced: bool  # equal parts of a class in the pathological partition (default False)
     least_per_client: int | None  # least number of images of a client (default: the reference library's)
     train_fraction: float  # share of a client's images that it trains on, in (0, 1) (default 0.75)
     division_seed: int | None  # of who holds which images, and of those set aside (default: the run's seed)
@@ -49,7 +48,6 @@ class FederationSettings(TypedDict, total=False):
     # (default 0.5; published divisions take 0)
     rounds: int  # number of rounds (default 20)
     participation: float  # share of clients in a round, in (0, 1] (default 1)
-    unsampled: str  # clients that no round has sampled yet are ``counted`` in accuracies (default) or ``left_out``
     models: str  # a family, or models with commas between; client k takes the k-th (default ``small``)
     width: int | None  # representation width d (default: the family's)
     mapping: str  # representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``)
@@ -78,7 +76,6 @@ class SuiteSettings(Circumstances, total=False):
     chunk_rows: int | None  # rows (targets x restarts) at a time; bounds memory
     device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
     precision: str  # of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md)
-    compile: bool  # compile the networks of such searches first, which takes minutes; moves the last digits at most
     redact: str | None  # ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md),
     # or ``none`` (default, but for runs of another framework: ``omit``)
 
@@ -92,7 +89,7 @@ class SearchSettings(SuiteSettings, total=False):
 
 
 DIVISION_SETTINGS = (
-    *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client"),
+    *("alpha", "classes_per_client", "assignment", "imbalance", "least_per_client"),
     "train_fraction",
 )
 """Settings of a division, beside which one it is."""

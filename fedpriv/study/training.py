@@ -52,9 +52,9 @@ def train_run(
             return directory.summary
         if federation.data.dataset.brought:
             listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
-        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
-        if absent is not None and config.unsampled != "left_out":
-            listener.warn(f"{absent.words(config.clients)}; see unsampled='left_out'")
+        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients)
+        if absent is not None:
+            listener.warn(absent.words(config.clients))
         listener.resumable()
         with opened(federation, workers, listener) as clients, listener.progress(f"training {config.method}") as report:
             run(federation, directory, clients, report)
@@ -99,7 +99,7 @@ def opened(federation: Federation, workers: int | str = 1, listener: Listener = 
     else:
         from fedpriv.integrations.flower_engine import simulated
 
-        with simulated(choice.nodes or len(federation.participants(1)), answer) as simulation:
+        with simulated(len(federation.participants(1)), answer) as simulation:
             yield simulation
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
+from fedpriv.attacks.gradients.adapted import PooledBatch
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.secure_sum import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, TargetId
 from fedpriv.sources.source import summed, summed_without_own
 from fedpriv.util.errors import UserError
@@ -28,15 +28,12 @@ def targets_of(seen):
 def test_three_clients_images_come_back_from_the_mean_of_their_updates_each_to_its_owner():
     model, images, labels, separate = aggregated()
     seen = summed(separate)
-    found = PooledBatch(search="dlg", iterations=600)(
-        seen, knowledge_of(model, labels), targets_of(seen), seed=0, device=CPU
-    )
+    known, targets = knowledge_of(model, labels), targets_of(seen)
+    found = PooledBatch(search="dlg", iterations=600)(seen, known, targets, seed=0, device=CPU)
     assert float(psnr(found.images[:, 0], images).min()) > 30
     assert found.labels[:, 0].tolist() == labels.tolist()
     assert found.cost.rows == 1  # one search for all three
-    alone = DeepLeakage(outer_steps=30, redraws=2)(
-        seen, knowledge_of(model, labels), targets_of(seen), seed=0, device=CPU
-    )
+    alone = DeepLeakage(outer_steps=30, redraws=2)(seen, known, targets, seed=0, device=CPU)
     assert float(psnr(alone.images[:, 0], images).max()) < 20  # what takes the mean for the upload of one
 
 

@@ -12,8 +12,6 @@ from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.types import as_unit
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.sources.case import build_case
 from fedpriv.sources.rehearsal import rehearsed
@@ -24,13 +22,6 @@ from fedpriv.util.seeds import generator
 
 ROUNDS = 6
 CARD = ThreatModel(attacker_data="same_domain", rounds_seen=ROUNDS)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
-    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
-    return as_unit(samples.images)[order], samples.labels[order]
 
 
 def extractor(round_, width=24, client=0):
@@ -108,9 +99,8 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     asked = {"n_targets": 6, "seed": 0}
     evidence = build_case(RunSource(run, prepared, "representation"), card, AllRoundsInversion(iterations=5), **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
-    found = AllRoundsInversion(iterations=5)(
-        evidence.observations, evidence.knowledge, evidence.targets, seed=0, device=CPU
-    )
+    seen = evidence.observations, evidence.knowledge, evidence.targets
+    found = AllRoundsInversion(iterations=5)(*seen, seed=0, device=CPU)
     assert found.images.shape == (6, 1, 1, 8, 8)
     forgetful, prepared = trained_small(tmp_path / "other", replace(config, keep=()))
     with pytest.raises(UserError, match=r"none is kept; train with keep=2, once for each round"):

@@ -6,13 +6,7 @@ from compare import expect_close
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import diagonal_blocks
-from fedpriv.attacks.features.closed_form import (
-    AngleStep,
-    AngleUpdate,
-    fit_nonnegative,
-    means_of_angle,
-    recover_from_angle,
-)
+from fedpriv.attacks.features.closed_form import AngleStep, fit_nonnegative, means_of_angle, recover_from_angle
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import AngleMatrix
 from fedpriv.util.errors import UserError
@@ -44,16 +38,9 @@ class Client:
         after = diagonal_blocks(self.angle - RATE * self.gradient(), n_blocks).float()
         return Observation(1, 0, (AngleMatrix(after),), (AngleMatrix(self.angle[None].float()),))
 
-    def knowledge(self, extractors=None):
-        return Knowledge(
-            card=ThreatModel(),
-            image_shape=(1, 8, 8),
-            n_classes=CLASSES,
-            extractors=extractors or {},
-            heads={0: (self.weight.float(), self.bias.float())},
-            batch=BatchFacts(len(self.labels), RATE, 1),
-            labels={(1, 0): self.labels},
-        )
+    def knowledge(self):
+        heads, facts = {0: (self.weight.float(), self.bias.float())}, BatchFacts(len(self.labels), RATE, 1)
+        return Knowledge(ThreatModel(), (1, 8, 8), CLASSES, heads=heads, batch=facts, labels={(1, 0): self.labels})
 
 
 def error(found, true):
@@ -118,5 +105,3 @@ def test_what_is_missing_is_named():
     client = Client(0, [1])
     with pytest.raises(UserError, match="broadcast of client 0"):
         recover_from_angle(Observation(1, 0, client.seen(1).upload, ()), client.knowledge())
-    with pytest.raises(UserError, match="labels=given"):
-        AngleUpdate.needs.refuse("angle-update", ThreatModel(labels="inferred"))

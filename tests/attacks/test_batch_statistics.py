@@ -24,17 +24,9 @@ def card(access):
 
 
 def trained(folder, models, **changes):
-    values = {"rounds": 1, "image_size": 32} | changes
-    steps = values.pop("steps", 1)
-    config = small(
-        "fedavg",
-        per_class=2,
-        clients=2,
-        models=models,
-        training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=4),
-        **values,
-    )
-    return trained_small(folder / "run", config)
+    values = {"rounds": 1, "image_size": 32, "per_class": 2, "clients": 2, "models": models} | changes
+    training = LocalTraining(learning_rate=0.05, max_steps=values.pop("steps", 1), batch_size=4)
+    return trained_small(folder / "run", small("fedavg", training=training, **values))
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +66,8 @@ def test_each_card_grants_what_it_says(normalised):
 
 
 def test_statistics_that_a_run_does_not_have_are_refused(tmp_path):
-    directory, federation = trained(tmp_path, "mobilenet-v2", steps=2, rounds=2, capture="all", checkpoint_every=2)
+    made = trained(tmp_path, "mobilenet-v2", steps=2, rounds=2, capture="all", checkpoint_every=2)
+    source, asked = RunSource(*made, "model"), {"n_targets": 2, "seed": 0, "round_": 1}
     with pytest.raises(UserError, match=r"pass knowledge={.batch_norm.: .none.}, or train with keep=.1."):
-        build_case(RunSource(directory, federation, "model"), card("running"), n_targets=2, seed=0, round_=1)
-    assert (
-        build_case(
-            RunSource(directory, federation, "model"), card("none"), n_targets=2, seed=0, round_=1
-        ).knowledge.statistics
-        == {}
-    )
+        build_case(source, card("running"), **asked)
+    assert build_case(source, card("none"), **asked).knowledge.statistics == {}

@@ -7,13 +7,7 @@ from defense_cases import build
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.inputs.outputs import (
-    as_distributions,
-    log_outputs,
-    output_distance,
-    read_outputs,
-    uploaded_output,
-)
+from fedpriv.attacks.inputs.outputs import as_distributions, log_outputs, output_distance, read_outputs, uploaded_output
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_model
 from fedpriv.attacks.inversion.vector import ClassInversion, whole_models
@@ -62,9 +56,8 @@ def upload_of(model, digits, classes, *, softmax=True):
 
 def knowledge_of(*models):
     heads = {client: (one.head.weight, one.head.bias) for client, one in enumerate(models)}
-    return Knowledge(
-        ThreatModel(), SHAPE, 10, extractors={c: one.represent for c, one in enumerate(models)}, heads=heads
-    )
+    extractors = {client: one.represent for client, one in enumerate(models)}
+    return Knowledge(ThreatModel(), SHAPE, 10, extractors=extractors, heads=heads)
 
 
 @pytest.mark.parametrize("softmax", [True, False])
@@ -132,8 +125,6 @@ def test_a_shadow_answers_the_attackers_images_as_the_client_does(model, digits)
     agreed = ((represent(unseen) @ weight.T + bias).argmax(1) == model(unseen).argmax(1)).float().mean()
     assert agreed > 0.7  # over eight seeds 0.83 with a deviation of 0.03; 0.1 by chance
 
-
-# ---------------------------------------------------------------- softmax vectors and logits
 
 CLASSES = 10
 

@@ -51,9 +51,8 @@ def test_an_update_of_noise_leads_to_none_of_the_images():
     rng = torch.Generator().manual_seed(0)
     noise = {name: v + 0.01 * torch.randn(v.shape, generator=rng) for name, v in seen[0].broadcast[0].state.items()}
     seen = (Observation(0, 0, (Model(noise),), seen[0].broadcast),)
-    found = MixtureSeparation(outer_steps=10, restarts=1)(
-        seen, knowledge_of(model, labels, 3), WHICH, seed=0, device=CPU
-    )
+    attack, known = MixtureSeparation(outer_steps=10, restarts=1), knowledge_of(model, labels, 3)
+    found = attack(seen, known, WHICH, seed=0, device=CPU)
     assert float(psnr(found.images[0], images).max()) < 20
     assert not bool(found.converged)
 

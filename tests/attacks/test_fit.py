@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, TargetId, ThreatModel
-from fedpriv.attacks.priors.pixels import PixelPrior
+from fedpriv.attacks.priors.spectral import PixelPrior
 from fedpriv.attacks.search.candidates import fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Adam, Schedule, fit
 

@@ -7,17 +7,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.attacks.inputs.outputs import DISTANCES, direction_distance, nonzero_distance, pruned_distance
 from fedpriv.attacks.inputs.targets import OwnExtractors, list_targets, target_feature
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.attacks.priors.pixels import total_variation
-from fedpriv.attacks.search.objectives import (
-    DISTANCES,
-    direction_distance,
-    nonzero_distance,
-    pruned_distance,
-    relative_feature_distance,
-)
+from fedpriv.attacks.priors.spectral import total_variation
 from fedpriv.defenses.entangle import one_block
 from fedpriv.defenses.entries import clip_rows, pruned
 from fedpriv.models.build import build_model
@@ -111,16 +105,6 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
         expect_rows_close(parts.chosen, whole.chosen, 0)
 
 
-def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
-    observations = seen_by_server(extractor, digits[0][:3], digits[1][:3])
-    found = attack_all(DipInversion(iterations=30, restarts=2), observations, knowledge_of(extractor))
-    distance = relative_feature_distance(extractor(found.images[:, 0]), found.features)
-    chosen = found.objective.gather(1, found.chosen.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(distance, chosen, rtol=1e-4, atol=1e-7)
-    expect_same(found.objective.min(1).values, chosen)
-    expect_same(found.converged, chosen < DipInversion().fits)
-
-
 def test_targets_are_read_from_the_upload():
     features = torch.arange(6.0).view(3, 2)
     raw = Representations(features, torch.tensor([4, 5, 6]))
@@ -142,24 +126,11 @@ def test_targets_are_read_from_the_upload():
         target_feature(observations, TargetId(2, 0), CLASS_MEANS)
 
 
-def test_missing_grants_and_extractors_are_named(digits, extractor):
-    observations = seen_by_server(extractor, digits[0][:1], digits[1][:1])
-    targets = list_targets(observations, "representation")
-    blind = Knowledge(ThreatModel(extractor="query"), SHAPE, 10, extractors={0: extractor})
-    with pytest.raises(UserError, match="extractor=white_box"):
-        DipInversion()(observations, blind, targets, seed=0, device=CPU)
-    with pytest.raises(UserError, match="no extractor of client 0"):
-        DipInversion()(observations, Knowledge(ThreatModel(), SHAPE, 10), targets, seed=0, device=CPU)
-
-
 def test_total_variation_by_hand():
     image = torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]])
     # Roots of 1 + 0.25 and 0.25, then differences down and across the edges that are not there.
     expected = (1.25**0.5 + 0.25**0.5) / 4
     torch.testing.assert_close(total_variation(image), torch.tensor([expected]), rtol=0, atol=1e-3)
-
-
-# ---------------------------------------------------------------- vectors that were clipped, pruned or sent in part
 
 
 def test_distances_by_hand():
@@ -220,40 +191,18 @@ def test_positive_control_what_a_defense_hides_from_one_comparison_another_sees(
     assert shuffled > 2 * adapted
 
 
-# ---------------------------------------------------------------- extractors of several clients
-
-LARGE = (1, 28, 28)
-
-
-def network(name, seed, **more):
-    return build_model(Blueprint(name, LARGE, 10, 16, **more), seed).eval().requires_grad_(False)
-
-
-NAMES = ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
-OWNERS = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
-
-
-@pytest.fixture(scope="module")
-def six():
-    models = [network(name, seed) for seed, name in enumerate(NAMES)]
-    return Knowledge(ThreatModel(), LARGE, 10, extractors={k: one.represent for k, one in enumerate(models)})
-
-
-def drawn(number=11):
-    return torch.rand(number, *LARGE, generator=torch.Generator().manual_seed(0)).requires_grad_()
-
-
-def one_by_one(six, shown):
-    return torch.stack([six.extractors[int(k)](image[None])[0] for k, image in zip(OWNERS, shown, strict=True)])
-
-
-def test_each_image_meets_its_own_clients_network(six):
-    shown, call = drawn(), OwnExtractors(six)
+def test_each_image_meets_its_own_clients_network():
+    shape, names = (1, 28, 28), ["small-cnn", "small-mlp", "small-cnn", "cnn4", "small-cnn", "small-mlp"]
+    made = enumerate(Blueprint(name, shape, 10, 16) for name in names)
+    models = {k: build_model(blueprint, k).eval().requires_grad_(False).represent for k, blueprint in made}
+    owners = torch.tensor([5, 0, 2, 3, 0, 4, 2, 2, 1, 5, 0])
+    shown = torch.rand(11, *shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    call = OwnExtractors(Knowledge(ThreatModel(), shape, 10, extractors=models))
     for _ in range(2):
-        found = call(shown, OWNERS)
-    expected = one_by_one(six, shown)
+        found = call(shown, owners)
+    expected = torch.stack([models[int(k)](image[None])[0] for k, image in zip(owners, shown, strict=True)])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     (gradient,), (wanted,) = (torch.autograd.grad(values, shown, along) for values in (found, expected))
     torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-5)
-    expect_same(call(shown[:1], OWNERS[1:2]), six.extractors[0](shown[:1]))  # other owners
+    expect_same(call(shown[:1], owners[1:2]), models[0](shown[:1]))  # other owners

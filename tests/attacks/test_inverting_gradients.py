@@ -10,11 +10,15 @@ from torch import nn
 
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import (
+    GradientDip,
+    InvertingGradients,
+    NetworkKind,
+    TargetInfo,
+    absolute_variation,
+    has_kinks,
+)
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.search import NetworkKind, TargetInfo, absolute_variation, has_kinks
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import batch_sizes, local_step, one_hot
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Observation
@@ -75,12 +79,6 @@ def test_images_of_several_steps_come_back():
     assert scores.max() > 20
 
 
-def test_deep_leakage_unrolls_too():
-    images, labels = images_and_labels(2)
-    found = attack(DeepLeakage(outer_steps=40), sigmoid_net(), images, labels, steps=2)
-    assert (psnr(found.images[0], images) > 30).all()
-
-
 def test_the_objective_is_that_of_the_returned_images():
     images, labels = images_and_labels(4)
     model = sigmoid_net()
@@ -90,9 +88,7 @@ def test_the_objective_is_that_of_the_returned_images():
         steps = [local_step(one, model, RATE, CPU) for one in seen]
         matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), CPU).against(steps, [2, 2])
         value = matching.cosine(found.images, one_hot(labels.view(2, 2), 10), torch.arange(2))
-        if isinstance(
-            made, InvertingGradients
-        ):  # rows with different weights are compared by distance times squared variation
+        if isinstance(made, InvertingGradients):  # rows of different weights: distance times squared variation
             value = value * (0.02 + absolute_variation(found.images)) ** 2
         torch.testing.assert_close(value, found.objective[:, 0], rtol=1e-3, atol=1e-6)
 
@@ -196,7 +192,8 @@ def test_inferred_labels_are_dealt_out_over_the_steps():
     model = sigmoid_net()
     observations = clients(model, images, labels, batch_size=2, steps=2, rate=0.01)
     knowledge = knowledge_of(model, labels, 2, 2, given=False, rate=0.01)
-    problem = read_problem("x", AttackProblem(observations, knowledge, list_targets(observations, "model")))
+    asked = AttackProblem(observations, knowledge, list_targets(observations, "model"))
+    problem = InvertingGradients(apart=False).read(asked)
     assert problem.labels.tolist() == [[1, 7, 1, 7]]
 
 

@@ -10,8 +10,7 @@ from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.datasets import SourceOptions, load_dataset
 from fedpriv.datasets.types import as_unit
 from fedpriv.eval.metrics import assign, squared_errors
-from fedpriv.uploads.payloads import Prototypes, Representations
-from fedpriv.util.errors import UserError
+from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.seeds import generator
 
 CPU = torch.device("cpu")
@@ -37,18 +36,15 @@ def observed(extractor, groups, labels, counts):
     return (Observation(1, 0, (upload,), ()),)
 
 
-def knowledge(extractor, card=None):
-    return Knowledge(card or ThreatModel(), (1, 8, 8), 10, extractors={0: extractor})
-
-
 def psnr(guesses, members):
     """Of each member with the guess assigned to it, in dB."""
     errors = squared_errors(guesses, members)
     return -10 * errors[assign(errors), torch.arange(len(members))].log10()
 
 
-def invert(attack, seen, known, **how):
-    return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU, **how)
+def invert(attack, seen, extractor):
+    known = Knowledge(ThreatModel(), (1, 8, 8), 10, extractors={0: extractor})
+    return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU)
 
 
 @pytest.mark.slow
@@ -56,8 +52,8 @@ def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(d
     images, labels = digits
     groups = [images[labels == digit][:2] for digit in range(1, 4)]
     seen = observed(extractor, groups, torch.arange(1, 4), torch.full((3,), 2))
-    joint = invert(JointInversion(iterations=1000, most=2, tolerance=5e-5), seen, knowledge(extractor))
-    single = invert(DipInversion(iterations=400), seen, knowledge(extractor))
+    joint = invert(JointInversion(iterations=1000, most=2, tolerance=5e-5), seen, extractor)
+    single = invert(DipInversion(iterations=400), seen, extractor)
     of_joint = torch.stack([psnr(joint.images[t], group) for t, group in enumerate(groups)])
     of_single = torch.stack([psnr(single.images[t], group) for t, group in enumerate(groups)])
     assert of_joint.mean() > of_single.mean() + 6
@@ -70,7 +66,7 @@ def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extra
     groups = [images[labels == digit][:2] for digit in (1, 2, 3)]
     strange = [images[labels == digit][5:7] for digit in (4, 5, 6)]
     seen = observed(extractor, strange, torch.arange(1, 4), torch.full((3,), 2))
-    found = invert(JointInversion(iterations=300, most=2), seen, knowledge(extractor))
+    found = invert(JointInversion(iterations=300, most=2), seen, extractor)
     grey = images.mean().expand(2, 1, 8, 8)
     reached = torch.stack([psnr(found.images[t], group) for t, group in enumerate(groups)]).mean()
     floor = torch.stack([psnr(grey, group) for group in groups]).mean()
@@ -80,12 +76,6 @@ def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extra
 def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
     images, labels = digits
     seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), torch.tensor([9]))
-    found = invert(JointInversion(iterations=3, most=2, generator=SMALL), seen, knowledge(extractor))
+    found = invert(JointInversion(iterations=3, most=2, generator=SMALL), seen, extractor)
     assert found.images.shape == (1, 2, 1, 8, 8)
     assert found.cost.rows == 1
-
-
-def test_representations_are_refused(digits, extractor):
-    raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
-    with pytest.raises(UserError, match="holds representation; expected one of prototype"):
-        JointInversion()(raw, knowledge(extractor), list_targets(raw, "representation"), seed=0, device=CPU)

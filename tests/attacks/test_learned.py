@@ -5,18 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_same
-from gradient_cases import SHAPE, clients, knowledge_of
+from gradient_cases import SHAPE, clients, knowledge_of, psnr
 from torch import nn
 
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.learned import LearnedInversion
+from fedpriv.attacks.inversion.learned import LearnedInversion, strangeness, train_denoiser
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.pixels import strangeness, train_denoiser
-from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.types import as_unit
 from fedpriv.uploads.payloads import Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
@@ -24,13 +21,6 @@ from fedpriv.util.seeds import generator, global_seed
 CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")
 FAST = LearnedInversion(iterations=120)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
-    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
-    return as_unit(samples.images)[order], samples.labels[order]
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +53,6 @@ def raw(features, labels):
 
 def invert(attack, seen, known, kind="representation", **how):
     return attack(seen, known, list_targets(seen, kind), seed=0, device=CPU, **how)
-
-
-def psnr(found, images):
-    return -10 * (found - images).square().flatten(1).mean(1).log10()
 
 
 def test_a_denoiser_takes_noise_off_images_it_has_not_seen(digits):

@@ -16,18 +16,10 @@ from fedpriv.attacks.inference.update_scores import update_signals
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.cli.main import run
 from fedpriv.eval.inference_case import area
-from fedpriv.uploads.payloads import (
-    AngleMatrix,
-    Classifier,
-    Entangled,
-    Prototypes,
-)
+from fedpriv.uploads.payloads import AngleMatrix, Classifier, Entangled, Prototypes
 from fedpriv.util.errors import UserError
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
-
-
-# ---------------------------------------------------------------- scores
 
 
 def images(number, seed=0):
@@ -58,11 +50,8 @@ def test_the_one_image_behind_a_prototype_scores_highest():
 
 
 def test_distances_beside_the_others_by_hand():
-    own, others = (
-        torch.tensor([1.0, 0.0, torch.inf]),
-        [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])],
-    )
-    found = calibrate_by_other_clients(own, others)
+    others = [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])]
+    found = calibrate_by_other_clients(torch.tensor([1.0, 0.0, torch.inf]), others)
     assert found[0] == pytest.approx(0.5 * np.log(6))  # the mean of log 4 and log 9
     assert found[1] == pytest.approx(-np.log(1e-9))  # one of the others speaks of it, at distance 1
     assert found[2] == -torch.inf
@@ -104,9 +93,6 @@ def test_no_encoding_rules_a_member_out_that_is_not_believed():
     problem = InferenceProblem((seen,), knowledge, "entangled", {0: held})
     assert MembershipInference()(problem).values[0].tolist() == pytest.approx([-torch.inf, -2.0])
     assert MembershipInference(classes="any")(problem).values[0].tolist() == pytest.approx([0.0, -2.0])
-
-
-# ---------------------------------------------------------------- trained weights
 
 
 def trained(kind, pictures, labels, seen, known):
@@ -162,9 +148,6 @@ def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
         trained("angle-matrix", pictures, labels, seen, knowledge())
 
 
-# ---------------------------------------------------------------- on real runs
-
-
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -180,10 +163,9 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
     found = record("prototype", *SMALL, "--alpha", "0.1")
     strata = found["strata"]
     fewest, *_ = strata.values()  # images that are the only ones of their class have no held-out image beside them here
-    assert fewest["auc"] == 1.0
-    assert fewest["auc"] > strata[">10"]["auc"]
+    assert fewest["value"] == 1.0
+    assert fewest["value"] > strata[">10"]["value"]
     assert (found["nonmembers"], found["baseline"]["name"]) == ("held_out", "assumed_extractor")
-    assert found["n_left_out"] > 0
     low, high = found["shuffled"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
@@ -193,6 +175,5 @@ def test_prototypes_of_one_image_give_it_away_and_shuffled_ones_do_not():
 def test_one_step_on_one_image_gives_it_away_and_shuffled_uploads_do_not(target):
     found = record(target, "--reach", "none")
     assert found["auc"]["value"] == 1.0
-    assert found["n_candidates"] + 2 * found["n_left_out"] == 40  # twenty clients' one image each
-    assert found["n_candidates"] >= 20
+    assert 20 <= found["n_candidates"] <= 40  # twenty clients' one image each
     assert found["shuffled"]["auc"]["value"] < 0.95  # of 38 candidates its standard deviation is 0.1

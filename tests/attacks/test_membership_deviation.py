@@ -10,20 +10,9 @@ from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.inference.means import (
-    RIDGE,
-    MeanRound,
-    class_covariance,
-    estimate_member_counts,
-    read_mean_round,
-)
+from fedpriv.attacks.inference.means import RIDGE, MeanRound, class_covariance, estimate_member_counts, read_mean_round
 from fedpriv.attacks.inference.membership import MembershipInference, deviation_scores
-from fedpriv.attacks.inference.property import (
-    BY_DEVIATION,
-    PropertyInference,
-    can_count_members,
-    shares_by_counts,
-)
+from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference, can_count_members, shares_by_counts
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import Entangled, Prototypes
 
@@ -66,18 +55,17 @@ def test_the_only_member_deviates_exactly_as_its_mean():
     assert scored(drawn(200, 8), features, labels, features[:1], labels[:1])[1:].isinf().all()
 
 
-def rounds_of(number, inside, labels, asked, own, own_labels):
+def mixtures(rounds, seed, middles, asked, own, labels):
     """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
-    draw, found, turn = torch.Generator().manual_seed(17), [], torch.eye(WIDTH, dtype=torch.float64)
-    for _ in range(number):
+    draw, found, turned = torch.Generator().manual_seed(seed), [], torch.eye(WIDTH, dtype=torch.float64)
+    for _ in range(rounds):
         skew = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
-        turn = turn @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
+        turned = turned @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
         weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
         weights = weights / weights.sum()
-        mixture = (weights[:, None] * means(inside, labels)[0]).sum(0) @ turn
-        mixture = mixture + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
+        mixture = (weights @ middles) @ turned + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
         sent = mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights
-        found.append(MeanRound(*sent, asked @ turn, own @ turn, own_labels))
+        found.append(MeanRound(*sent, asked @ turned, own @ turned, labels))
     return found
 
 
@@ -86,7 +74,7 @@ def test_mixtures_of_several_rounds_are_taken_apart_into_classes():
     outside, beside = drawn(300, 19)
     own, own_labels = drawn(400, 20)
     asked, both, truth = torch.cat([inside, outside]), torch.cat([labels, beside]), np.arange(360) < 60
-    rounds = rounds_of(12, inside, labels, asked, own, own_labels)
+    rounds = mixtures(12, 17, means(inside, labels)[0], asked, own, own_labels)
     one, several = (deviation_scores(seen, both) for seen in (rounds[-1:], rounds))
     apart = scored((own, own_labels), asked, both, *means(inside, labels))
     areas = [roc_auc_score(truth, scores) for scores in (one, several, apart)]
@@ -172,42 +160,21 @@ def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
         expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
 
 
-# ---------------------------------------------------------------- numbers of images
-
 HELD = (2, 8, 60)
 """Images of each class."""
 
 
-def members(seed, held=HELD):
+def members(seed):
     """Class means ``(CLASSES, WIDTH)`` of so many images."""
-    rows, labels = drawn(3 * max(held), seed)
-    return torch.stack([rows[labels == label][:number].mean(0) for label, number in enumerate(held)])
-
-
-def mixtures(rounds, seed, own, labels, held=HELD, alike=False):
-    """Mixtures of the same means by other weights in each round, under an extractor that turns, and a little noise."""
-    draw, found = torch.Generator().manual_seed(seed), []
-    middles, turned = members(seed, held), torch.eye(WIDTH, dtype=torch.float64)
-    for _ in range(rounds):
-        skew = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
-        turned = turned @ torch.linalg.matrix_exp(0.003 * (skew - skew.T))
-        weights = torch.rand(CLASSES, generator=draw, dtype=torch.float64)
-        weights = torch.full_like(weights, 1 / CLASSES) if alike else weights / weights.sum()
-        mixture = (weights @ middles) @ turned + 1e-3 * torch.randn(WIDTH, generator=draw, dtype=torch.float64)
-        sent = mixture.expand(CLASSES, -1), torch.arange(CLASSES), weights
-        found.append(MeanRound(*sent, own[:0] @ turned, own @ turned, labels))
-    return found
-
-
-def one_round(rows, own, labels, weights=None):
-    return MeanRound(rows, torch.arange(CLASSES), weights, own[:0], own, labels)
+    rows, labels = drawn(3 * max(HELD), seed)
+    return torch.stack([rows[labels == label][:number].mean(0) for label, number in enumerate(HELD)])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_mean_tells_the_number_of_its_images(seed):
     own, labels = drawn(400, 30 + seed)
     rows = members(40 + seed)
-    found = estimate_member_counts([one_round(rows, own, labels)]).numbers
+    found = estimate_member_counts([MeanRound(rows, torch.arange(CLASSES), None, own[:0], own, labels)]).numbers
     assert list(found) == [0, 1, 2]
     for label, number in enumerate(HELD):
         assert number / 3 < found[label] < 3 * number
@@ -217,7 +184,7 @@ def test_a_mean_tells_the_number_of_its_images(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_mixtures_of_several_rounds_tell_it_of_every_class(seed):
     own, labels = drawn(400, 50 + seed)
-    found = estimate_member_counts(mixtures(15, 60 + seed, own, labels)).numbers
+    found = estimate_member_counts(mixtures(15, 60 + seed, members(60 + seed), own[:0], own, labels)).numbers
     assert found[0] < found[1] < found[2]
     for label, number in enumerate(HELD):
         assert number / 4 < found[label] < 4 * number
@@ -281,9 +248,8 @@ def test_mixtures_that_differ_too_much_over_rounds_are_not_taken_apart(noise, co
     for t in range(1, 9):
         noisy = rows + noise * torch.randn(1, WIDTH, generator=draw, dtype=torch.float64)
         seen.append(seen_of("entangled", noisy, t, torch.rand(3, generator=draw, dtype=torch.float64)))
-    problem = InferenceProblem(
-        (seen[-1],), granted, "entangled", earlier=tuple(Moment((one,), granted) for one in seen[:-1])
-    )
+    earlier = tuple(Moment((one,), granted) for one in seen[:-1])
+    problem = InferenceProblem((seen[-1],), granted, "entangled", earlier=earlier)
     assert can_count_members(problem)
     assert (shares_by_counts(problem) is not None) == counted
     found = PropertyInference(question="majority", shadow_clients=2, steps=2)(problem)

@@ -53,9 +53,6 @@ def area_of(found, member):
     return area(np.concatenate([found.values[k].numpy() for k in member]), np.concatenate(list(member.values())))
 
 
-# ---------------------------------------------------------------- kernels
-
-
 def test_positive_control_kernels_that_pull_neighbours_of_members_give_members_away():
     observations, candidates, member, knowledge = kernel_world()
     assert area_of(scored(observations, candidates, knowledge), member) > 0.8
@@ -93,9 +90,6 @@ def test_the_signal_is_the_cosine_of_extrapolated_features_and_the_class_whateve
     expect_close(kernel_signals([seen], images, labels, knowing())[0], length, atol=1e-5)
     auxiliary = knowing(torch.rand(4, 1, SIDE, SIDE, generator=rng), torch.zeros(4).long())
     expect_close(kernel_signals([seen], images, labels, auxiliary)[0], length, atol=1e-5)
-
-
-# ---------------------------------------------------------------- the null
 
 
 def test_differences_in_the_spread_of_others_by_hand():

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from fedpriv.algebra.low_rank import compress
+from fedpriv.attacks.gradients.update import Update
 from fedpriv.attacks.inference.update_scores import hidden_layer, outside, update_signals
-from fedpriv.attacks.inputs.updates import Update
 from fedpriv.attacks.observation import Observation
 from fedpriv.uploads.payloads import LowRankModel, Model
 
@@ -40,12 +40,10 @@ def test_the_share_outside_of_one_direction_is_the_square_of_a_sine():
     change = torch.outer(torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.0, 0.0]))
     angles = torch.tensor([0.0, 30.0, 60.0, 90.0], dtype=torch.float64).deg2rad()
     inputs = 7 * torch.stack([angles.cos(), angles.sin(), torch.zeros(4)], 1)
-    expect_close(
-        outside(change.double(), ERROR, inputs), torch.tensor([0.0, 0.25, 0.75, 1.0], dtype=torch.float64), atol=1e-9
-    )
-    expect_close(
-        outside(torch.zeros(2, 3, dtype=torch.float64), ERROR, inputs), torch.ones(4, dtype=torch.float64), atol=0
-    )
+    wanted = torch.tensor([0.0, 0.25, 0.75, 1.0], dtype=torch.float64)
+    expect_close(outside(change.double(), ERROR, inputs), wanted, atol=1e-9)
+    nothing = torch.zeros(2, 3, dtype=torch.float64)
+    expect_close(outside(nothing, ERROR, inputs), torch.ones(4, dtype=torch.float64), atol=0)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99), st.sampled_from([1e-6, 1e-2, 0.3]))

@@ -6,7 +6,7 @@ from gradient_cases import attack, images_and_labels, psnr, sigmoid_net
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients import search
+from fedpriv.attacks.gradients import inverting
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
@@ -15,8 +15,7 @@ from fedpriv.attacks.inversion.vector import vector_distance
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import dip
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
-from fedpriv.attacks.priors.pixels import PixelPrior
-from fedpriv.attacks.priors.spectral import Frame, SpectralPrior, drawn_points, general_spectrum
+from fedpriv.attacks.priors.spectral import Frame, PixelPrior, SpectralPrior, drawn_points, general_spectrum
 from fedpriv.attacks.search import fit as fitting
 from fedpriv.attacks.search import lbfgs
 from fedpriv.attacks.search.cuda_graph import Replay
@@ -142,6 +141,6 @@ def test_gradient_attacks_that_are_replayed_find_the_same_in_every_bit(made, rep
     images, labels = images_and_labels(4)
     found = attack(made, sigmoid_net(), images, labels, device=CUDA)
     assert sum(replays()) > 0
-    for module in (fitting, lbfgs, search):
+    for module in (fitting, lbfgs, inverting):
         monkeypatch.setattr(module, "recorder_on", lambda device, recorded=True: None)
     assert torch.equal(found.images, attack(made, sigmoid_net(), images, labels, device=CUDA).images)

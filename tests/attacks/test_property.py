@@ -168,9 +168,6 @@ def test_shadow_clients_upload_what_they_are_shown():
         PropertyInference()(InferenceProblem((like,), few, "entangled"))
 
 
-# ---------------------------------------------------------------- kernels
-
-
 def test_likeness_by_hand():
     # Images at -1, -1, 0, 1 and 1 of a line, already centred: squares 1, 1, 0, 1, 1, mean 0.8.
     places = torch.tensor([-1.0, -1.0, 0.0, 1.0, 1.0])
@@ -205,8 +202,6 @@ def test_kernels_tell_the_classes_that_clients_set_apart_and_no_others(tell, low
     found = kernel_class_scores(uploads, images, labels, C)
     assert low < area(np.concatenate([scores.numpy() for _, scores in found.values()]), held) <= high
 
-
-# ---------------------------------------------------------------- on real runs
 
 SMALL = [*DIGITS, "--per-class", "30", "--clients", "5", "--rounds", "2", "--alpha", "0.5"]
 

@@ -35,9 +35,6 @@ def knowing(images, n_classes=C, card=CARD):
     return Knowledge(card, shape, n_classes, public_images=images, public_labels=torch.zeros(len(images)).long())
 
 
-# ---------------------------------------------------------------- which classes, and how many of each
-
-
 def bayes_clients(number, *, tell=True, softmax=True, noise=0.3):
     """Clients that classify one public set optimally for their own class shares, or for even ones; and their counts."""
     rng = generator(3, "bayes")
@@ -98,9 +95,6 @@ def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
         asked_of({k: uploads[k] for k in (0, 1)}, "holds")
 
 
-# ---------------------------------------------------------------- members
-
-
 def membership_world(*, tell, clients=4, per_client=30):
     """Clients with members, public samples near to all of them, and outputs that are sure near to own members or not."""
     rng = generator(5, "members")
@@ -136,9 +130,6 @@ def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away()
 
 def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
     assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
-
-
-# ---------------------------------------------------------------- inversion
 
 
 SIDE = 6
@@ -202,16 +193,7 @@ def test_the_query_by_hand():
 
 def test_what_is_missing_is_named():
     observations, knowledge, _ = template_world(number=40)
-    blind = Knowledge(ThreatModel(extractor="none"), (1, SIDE, SIDE), C)
     one = (TargetId(1, 0, 0, 1),)
-    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*has attacker_data=none"):
-        PairedLogits()(observations, blind, one)
-    foreign = Knowledge(ThreatModel(attacker_data="other_domain"), (1, SIDE, SIDE), C)
-    with pytest.raises(UserError, match="needs attacker_data=same_domain"):
-        PairedLogits()(observations, foreign, one)
-    unlabelled = knowing(knowledge.public_images, card=ThreatModel(labels="inferred", attacker_data="same_domain"))
-    with pytest.raises(UserError, match="needs labels=given"):
-        PairedLogits()(observations, unlabelled, one)
     with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
         PairedLogits()(observations, knowledge, (TargetId(1, 0),))
     with pytest.raises(UserError, match="client 0 was alone in its rounds"):

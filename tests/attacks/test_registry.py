@@ -8,22 +8,11 @@ import typing
 import pytest
 from annotated_types import Ge, Gt
 
-import fedpriv
 from fedpriv.attacks import ATTACKS, TARGETS, attacks_for, default_suite, target_names, targets_of, told_in_clear
-from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
 from fedpriv.uploads import PAYLOADS
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_keeps_the_contract_that_other_packages_are_held_to(name):
-    attack = ATTACKS.load(name)
-    assert attack.name == name
-    assert attack.targets
-    assert set(attack.targets) <= set(PAYLOADS)
-    refuse_no_attack(name, attack)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -116,15 +105,8 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
 
 
 def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
-    assert default_suite("representation") == (
-        "dip",
-        "decoder",
-        "learned",
-        "pixels",
-        "membership",
-        "property",
-        "labels",
-    )
+    of_images = ("dip", "decoder", "learned", "pixels")
+    assert default_suite("representation") == (*of_images, "membership", "property", "labels")
     assert "learned" in attacks_for("prototype")
     assert "learned" not in default_suite("prototype")
 
@@ -144,8 +126,3 @@ def test_names_are_listed_without_torch():
         f"assert all(len(list(table)) > 6 for table in ({tables})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_list_of_attacks_says_of_each_what_a_target_is():
-    listed = fedpriv.catalogue("attacks").members
-    assert listed.keys() >= set(ATTACKS)

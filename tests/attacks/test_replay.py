@@ -6,7 +6,7 @@ from compare import expect_same
 from lbfgs_cases import ROSENBROCK_STARTS, rosenbrock, with_gradient
 from operation_recorder import OperationRecorder
 
-from fedpriv.attacks.gradients import search
+from fedpriv.attacks.gradients import inverting
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.search import fit as fitting
 from fedpriv.attacks.search import lbfgs
@@ -87,7 +87,7 @@ def recorders(monkeypatch):
         made.append(OperationRecorder())
         return made[-1] if recorded else None
 
-    for module in (fitting, lbfgs, search):
+    for module in (fitting, lbfgs, inverting):
         monkeypatch.setattr(module, "recorder_on", recorder_on)
     return made
 

@@ -68,20 +68,14 @@ def gains(uploads, known):
     return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
 
 
-# ---------------------------------------------------------------- by hand
-
-
 def test_two_rounds_of_one_class_by_hand():
     # Of own part 1, drift and noise 1: the uploads' covariance is (3 1; 1 2), theirs with the prototype (1 1), and (1 1)
     # times the inverse is (1/5 2/5).
     one = uploads_of(torch.zeros(2, 1), torch.ones(2, 1))
-    expect_close(
-        gains(one, replace(BARE, noise=1, drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
-    )
+    wanted = torch.tensor([[0.2, 0.4]], dtype=torch.float64)
+    expect_close(gains(one, replace(BARE, noise=1, drift=1)), wanted, atol=1e-9)
     # A common drift of 1 does the same to a single class; a part in its round alone belongs to the last prototype too.
-    expect_close(
-        gains(one, replace(BARE, noise=1, common_drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
-    )
+    expect_close(gains(one, replace(BARE, noise=1, common_drift=1)), wanted, atol=1e-9)
     # (2 1; 1 2), with the prototype (1 2): all of the last upload, nothing of the first.
     expect_close(gains(one, replace(BARE, per_round=1)), torch.tensor([[0.0, 1.0]], dtype=torch.float64), atol=1e-9)
 
@@ -119,9 +113,6 @@ def test_directions_by_hand():
     expect_close(found, torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
     found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned), weight=2.5)
     expect_close(found, torch.tensor([[1.0, 2.5], [-1.0, -2.5]], dtype=torch.float64))
-
-
-# ---------------------------------------------------------------- what it finds
 
 
 @pytest.mark.parametrize(("drift", "common"), [(0.02, 0.3), (0.2, 1.0)])
@@ -172,9 +163,6 @@ def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
         assert all(bool(value.isfinite().all()) for value in (found.prototypes, found.distance, found.directions))
     from_zero = replace(uploads, rounds=torch.arange(rounds))
     assert bool(infer(from_zero).prototypes.isfinite().all())
-
-
-# ---------------------------------------------------------------- hidden weights
 
 
 def settled(seed, *, resampled=True):
@@ -228,9 +216,6 @@ def test_expected_weights_of_two_classes_by_hand():
     expect_close(spreads.sum(2), torch.zeros(2, 2, dtype=torch.float64), atol=1e-9)
 
 
-# ---------------------------------------------------------------- from observations
-
-
 def observations(uploads, rows=None, client=0):
     head = () if rows is None else (Classifier({"weight": rows.float(), "bias": torch.zeros(len(rows))}),)
     return tuple(
@@ -243,10 +228,7 @@ def test_the_attack_hands_over_what_it_expects():
     uploads, truth, rows = made(0, drift=0.1, common=0.3)
     seen = observations(uploads, rows)
     knowledge = Knowledge(
-        ThreatModel(rounds_seen=20),
-        (1, 8, 8),
-        N_CLASSES,
-        extractors={0: lambda images: images.flatten(1)[:, :WIDTH]},
+        ThreatModel(rounds_seen=20), (1, 8, 8), N_CLASSES, extractors={0: lambda images: images.flatten(1)[:, :WIDTH]}
     )
     targets = tuple(TargetId(20, 0, place, place) for place in range(N_CLASSES))
     found = UnmixedInversion(iterations=1, inversion="pixels")(seen, knowledge, targets, seed=0)

@@ -122,14 +122,11 @@ def test_candidates_with_heads_of_their_own_and_known_inputs_are_compared_as_alo
     assert float(matching.squared(images, labels, which).detach().abs().max()) < 1e-5
     own = (0.7 * images).requires_grad_()
     found = getattr(matching, kind)(own, labels, which)
-    each = [
-        getattr(matcher.against([step], [count]), kind)(own[[row]], labels[[row]], which[:1])
-        for row, step in enumerate(steps)
-    ]
+    alone = [getattr(matcher.against([step], [count]), kind) for step in steps]
+    each = [one(own[[row]], labels[[row]], which[:1]) for row, one in enumerate(alone)]
     torch.testing.assert_close(found, torch.cat(each))
-    torch.testing.assert_close(
-        getattr(matching, kind)(own[[2, 0]], labels[[2, 0]], torch.tensor([2, 0])), found[[2, 0]]
-    )
+    some = getattr(matching, kind)(own[[2, 0]], labels[[2, 0]], torch.tensor([2, 0]))
+    torch.testing.assert_close(some, found[[2, 0]])
 
     readout = [LocalStep(weights, {name: step.gradient[name] for name in weights}, readout="3") for step in steps]
     slopes, sure = torch.rand(rows, count, 20), torch.tensor([True, False])
@@ -141,9 +138,8 @@ def test_candidates_with_heads_of_their_own_and_known_inputs_are_compared_as_alo
         (inputs[row, 0] - times * wanted[row, 0]).square().sum() / (times * wanted[row, 0]).square().sum()
         for row, times in ((0, 1), (2, 2))
     ]
-    expected = getattr(plain, kind)(own, slopes, which) + torch.stack(
-        [0.15 * relative[0], 0 * relative[0], 0.05 * relative[1]]
-    )
+    beside = torch.stack([0.15 * relative[0], 0 * relative[0], 0.05 * relative[1]])
+    expected = getattr(plain, kind)(own, slopes, which) + beside
     together = getattr(asked, kind)(own, slopes, which)
     torch.testing.assert_close(together, expected)
     slopes_of = [torch.autograd.grad(value.sum(), own)[0] for value in (together, expected)]

@@ -28,7 +28,7 @@ def draw_solver(seed):
         images = torch.stack([torch.rand(1, 1, 2, 2, generator=draw) for draw in draws])
         tick(3)
         labels = torch.tensor([[row.target.label] for row in rows])
-        return Solved(images, objective, objective < 0.5, labels, 3)
+        return Solved(images, objective, objective < 0.5, labels, 3, torch.full((len(rows),), 3))
 
     return solve
 
@@ -77,10 +77,9 @@ def test_a_failed_restart_never_wins():
     assert best.objective[:, 0].isnan().all()
 
 
-@pytest.mark.parametrize("wrong", [{"chunk_rows": 0}, {"restarts": 0}])
-def test_nonsense_is_refused(wrong):
+def test_a_chunk_of_no_rows_is_refused():
     with pytest.raises(UserError, match="at least 1"):
-        solve(**wrong)
+        solve(chunk_rows=0)
 
 
 def card_of(most):
@@ -137,8 +136,6 @@ def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
         solve(restarts=1000)
 
 
-# ---------------------------------------------------------------- halving
-
 SHAPE = (1, 2, 2)
 RACING = tuple(TargetId(0, client) for client in range(5))
 
@@ -162,7 +159,8 @@ class Race:
             self.taken[row] = self.taken.get(row, 0) + iterations
         objective = 1 / (1 + done)
         images = start + done.view(-1, 1, 1, 1, 1) - start
-        return Solved(images, objective, objective < 0, done.new_zeros(len(rows), 1), iterations)
+        taken = torch.full((len(rows),), iterations)
+        return Solved(images, objective, objective < 0, done.new_zeros(len(rows), 1), iterations, taken)
 
 
 def speed_of(row):

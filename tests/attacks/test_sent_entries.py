@@ -8,8 +8,8 @@ from compare import expect_close, expect_same
 from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.update import SentEntries, sent_entries, stacked_projection
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inputs.updates import SentEntries, sent_entries, stacked_projection
 from fedpriv.defenses.entries import pruned, truncated
 from fedpriv.uploads.payloads import Model
 

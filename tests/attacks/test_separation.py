@@ -19,7 +19,6 @@ from fedpriv.attacks.gradients.separation import (
     members_of_head,
     separate,
 )
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, ThreatModel
 from fedpriv.models.build import build_model
@@ -153,9 +152,6 @@ def test_slopes_of_labels_follow_from_the_head_behind_a_relu_and_from_no_other()
     assert label_slopes(logits_behind(model, still, "body", (3, 2, 2)), like, labels, gradient) is None
 
 
-# ---------------------------------------------------------------- at the head
-
-
 def at_head(labels, scale=1.0, seed=0, classes=CLASSES, noise=0.0):
     """Return what is found of images at a head, what they put in ``(n, d)``, and the head."""
     draw, labels = generator(seed), torch.tensor(labels)
@@ -208,8 +204,6 @@ def test_too_many_images_unknown_labels_and_noise_have_no_solution_at_the_head()
     assert found is None or not found.sure.any()
 
 
-# ---------------------------------------------------------------- before a search
-
 LABELS = torch.tensor([3, 1, 3, 0, 3])
 """Three of one class: before training their derivatives are nearly the same wherever they are not zero."""
 
@@ -238,7 +232,7 @@ def problem_of(truth, change=torch.clone, network="small-cnn", private=False, **
 def separated(problem, labels=None):
     if labels is not None:
         problem = replace(problem, knowledge=replace(problem.knowledge, labels={(1, 0): torch.tensor(labels)}))
-    return read_problem("x", problem, always_apart=True).apart[0]
+    return InvertingGradients().read(problem).apart[0]
 
 
 @each("change", [torch.clone, lambda update: 0.25 * update])
@@ -274,7 +268,7 @@ def test_batches_behind_smooth_layers_are_separated_by_the_head():
     found = separated(problem)
     assert found.step.readout.startswith("head")
     torch.testing.assert_close(found.known.inputs, found.known.view(images), rtol=1e-2, atol=1e-3)
-    assert read_problem("x", problem).apart[0] is None
+    assert InvertingGradients(apart=False).read(problem).apart[0] is None
     objective = InvertingGradients().objective(problem)
     assert float(objective(images[None])) < 1e-4 < 0.1 * float(objective(images.flip(3)[None]))
 

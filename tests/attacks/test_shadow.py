@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, find_anchors, shadow_extractor
 from fedpriv.attacks.observation import Observation
-from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.payloads import Classifier, Prototypes, Representations, SampleCount
@@ -20,11 +19,9 @@ WIDTH = 32
 
 
 @pytest.fixture(scope="module")
-def halves():
+def halves(digits):
     """The client's images and the attacker's."""
-    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
-    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
-    images, labels = as_unit(samples.images)[order], samples.labels[order]
+    images, labels = digits
     return Samples(images[:600], labels[:600]), Samples(images[600:1000], labels[600:1000])
 
 

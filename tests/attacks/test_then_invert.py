@@ -10,8 +10,6 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import list_targets, target_feature
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.types import as_unit
 from fedpriv.uploads.kinds import CLASS_MEANS
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.seeds import generator
@@ -45,10 +43,8 @@ class Blurred(RecoverThenInvert):
 
 
 @pytest.fixture(scope="module")
-def problem():
-    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
-    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
-    images, labels = as_unit(samples.images)[order], samples.labels[order]
+def problem(digits):
+    images, labels = digits
     matrix = torch.randn(64, 128, generator=generator(0, "extractor")) / 8
 
     def extractor(shown):

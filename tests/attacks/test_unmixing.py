@@ -75,9 +75,6 @@ def error(found, truth):
     return float(((found - truth).norm(dim=1) / truth.norm(dim=1)).median())
 
 
-# ---------------------------------------------------------------- algebra
-
-
 def test_the_prior_of_others_learns_the_shared_part():
     observations = seen("RAP", n_clients=40)
     uploads = [get_payload(o.upload, Entangled) for o in observations]
@@ -90,9 +87,6 @@ def test_class_means_of_own_images_by_hand():
     features = torch.tensor([[1.0], [3.0], [8.0]])
     found = prior_of_images(features, torch.tensor([0, 0, 2]), 3)
     torch.testing.assert_close(found, torch.tensor([[2.0], [4.0], [8.0]]))
-
-
-# ---------------------------------------------------------------- attacks, over all mechanisms
 
 
 def truth_of(observations, client):
@@ -124,7 +118,7 @@ def test_fixed_weights_and_uploads_of_another_client_leave_many_rounds_at_chance
         hits = []
         for client in range(6):
             prototypes, _ = unmixed(observations, client)
-            hits += identify_features(prototypes, prototypes_of(client), [client] * N_CLASSES)[0]
+            hits += identify_features(prototypes, prototypes_of(client), [client] * N_CLASSES).tolist()
         rates[name] = sum(hits) / len(hits)
     assert rates["resampled"] == 1.0
     assert max(rates["fixed"], rates["shuffled"]) < 2 / N_CLASSES, rates

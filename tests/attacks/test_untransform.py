@@ -1,10 +1,12 @@
 """Transformed images set right: by the attacker's own images, black borders and the policy, and no further."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from gradient_cases import CPU, clients, knowledge_of, sigmoid_net
 
-from fedpriv.attacks.features.transformation import TransformationSearch, uncropped
+from fedpriv.attacks.gradients.adapted import TransformationSearch, uncropped
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import TargetId, ThreatModel
 from fedpriv.defenses.training import cropped, transform
@@ -57,25 +59,14 @@ def test_an_update_of_a_transformed_image_leads_to_the_image():
     model, image, labels = sigmoid_net(), pictures(1, 7), torch.tensor([3])
     changed = transform(image[0], ((7,),), torch.Generator().manual_seed(1), crop=True)[None]
     seen = clients(model, changed, labels)
-    knowledge = knowledge_of(model, labels)
-    knowledge = type(knowledge)(
-        **{
-            **vars(knowledge),
-            "card": ThreatModel(attacker_data="same_domain"),
-            "public_images": pictures(40, 1),
-            "public_labels": labels.repeat(40),
-        }
-    )
+    card, own = ThreatModel(attacker_data="same_domain"), {"public_images": pictures(40, 1)}
+    knowledge = replace(knowledge_of(model, labels), card=card, **own, public_labels=labels.repeat(40))
     attack = TransformationSearch(policy="7", search="dlg", iterations=600)
     found = attack(seen, knowledge, (TargetId(0, 0),), seed=0, device=CPU)
     alone = DeepLeakage(outer_steps=30)(seen, knowledge, (TargetId(0, 0),), seed=0, device=CPU)
     assert psnr(found.images[0, 0], image[0]) > psnr(alone.images[0, 0], image[0]) + 3
 
 
-def test_bad_policies_and_missing_images_are_refused():
+def test_bad_policies_are_refused():
     with pytest.raises(UserError, match="attack 'untransform': policy"):
         TransformationSearch(policy="99")
-    model, labels = sigmoid_net(), torch.tensor([3])
-    seen = clients(model, pictures(1, 7), labels)
-    with pytest.raises(UserError, match="attacker_data"):
-        TransformationSearch()(seen, knowledge_of(model, labels), (TargetId(0, 0),))

@@ -102,9 +102,6 @@ def test_nothing_that_changed_and_classes_without_an_image_say_nothing():
     assert float(shares[0]) > float(shares[2]) > float(shares[3])
 
 
-# ---------------------------------------------------------------- problems
-
-
 def heads(client, rose, round_=1, bias=True):
     before = {"weight": torch.zeros(C, WIDTH), "bias": torch.zeros(C)}
     after = {"weight": torch.outer(torch.as_tensor(rose), torch.ones(WIDTH)), "bias": torch.as_tensor(rose)}
@@ -159,8 +156,6 @@ def test_heads_are_told_by_gradients_biases_or_not_at_all():
     with pytest.raises(UserError, match="nothing to learn it from"):
         PropertyInference()(InferenceProblem(unanswered, knowing(), "classifier"))
 
-
-# ---------------------------------------------------------------- on real runs
 
 SEVERAL = [
     *("--auxiliary", "0.5", "--per-class", "60", "--clients", "5", "--alpha", "0.5", "--rounds", "4"),

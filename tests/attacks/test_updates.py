@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.attacks.gradients.update import local_step
-from fedpriv.attacks.inputs.updates import Tangent, read_update, stacked_projection
+from fedpriv.attacks.gradients.update import Tangent, local_step, read_update, stacked_projection
 from fedpriv.attacks.observation import Observation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint

@@ -13,7 +13,6 @@ from fedpriv.sources.case import build_case
 from fedpriv.sources.run import RunSource
 
 CARD = ThreatModel()
-RATE = 0.05
 KINDS = {
     "fedavg": "model",
     "fedrep": "extractor",
@@ -28,37 +27,25 @@ KINDS = {
 def world(tmp_path_factory):
     made = {}
 
-    def get(method, batch_size=3, steps=1, model="small-mlp", rounds=1, epochs=1):
-        key = (method, batch_size, steps, model, rounds)
-        if key not in made:
-            config = small(
-                method,
-                options={"small_model": model} if method in ("fml", "fedmrl", "fedapen", "fedkd") else {},
-                per_class=6,
-                clients=2,
-                rounds=rounds,
-                models=model,
-                training=LocalTraining(learning_rate=RATE, max_steps=steps, batch_size=batch_size, epochs=epochs),
-            )
-            made[key] = trained_small(tmp_path_factory.mktemp("weighty") / "run", config)
-        return made[key]
+    def get(method, batch_size):
+        if (method, batch_size) not in made:
+            options = {"small_model": "small-mlp"} if method in ("fml", "fedmrl", "fedapen", "fedkd") else {}
+            training = LocalTraining(learning_rate=0.05, max_steps=1, batch_size=batch_size, epochs=1)
+            world = {"per_class": 6, "clients": 2, "rounds": 1, "models": "small-mlp", "training": training}
+            folder = tmp_path_factory.mktemp("weighty") / "run"
+            made[method, batch_size] = trained_small(folder, small(method, options=options, **world))
+        return made[method, batch_size]
 
     return get
-
-
-def evidence_of(directory, federation, kind):
-    """Return evidence and truths."""
-    evidence = build_case(RunSource(directory, federation, kind), CARD, n_targets=9, seed=0)
-    found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0)
-    return evidence, found
 
 
 @each("method", KINDS)
 @each("batch_size", [1, 4])
 def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_size, world):
-    directory, federation = world(method, batch_size)
+    source = RunSource(*world(method, batch_size), KINDS[method])
     card = dataclasses.replace(CARD, extractor="none")  # nothing private is needed
-    evidence, found = evidence_of(directory, federation, KINDS[method])
+    evidence = build_case(source, CARD, n_targets=9, seed=0)
+    found = source.truths(evidence.targets, seed=0)
     knowledge = dataclasses.replace(evidence.knowledge, card=card, heads={})
     result = LinearLayer()(evidence.observations, knowledge, evidence.targets, seed=0, device=CPU)
     for images, truth in zip(result.images, found, strict=True):

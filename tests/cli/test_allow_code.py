@@ -50,7 +50,6 @@ def plain(tmp_path_factory):
 def with_config(plain, folder, **changes):
     """Return a copy of a run as somebody else may have written it."""
     shutil.copytree(plain, folder)
-    (folder / ".fedpriv.jsonl").unlink()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder

@@ -10,10 +10,10 @@ import yaml
 from eval_cases import FOUND, asked, but, compared
 
 import fedpriv
-from fedpriv.api.checking import gate
 from fedpriv.cli.main import run as command
 from fedpriv.eval.answers import page_answers
 from fedpriv.eval.endpoints import ENDPOINTS
+from fedpriv.eval.gate import gate
 from fedpriv.eval.storage import write_record
 from fedpriv.util import files
 

@@ -1,7 +1,5 @@
 """Divisions: published vectors, laws, and refusals."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,10 +75,13 @@ def test_pathological_gives_the_published_divisions():
 
 def test_pathological_hands_out_classes_in_order_and_samples_in_stored_order():
     labels = labels_of(10, 10, 10, 10)
-    parts = pathological_partition(labels, 4, 2, 3, balanced=True)
-    expected = [[0, 1, 2, 3, 4, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]]
-    assert [part.tolist() for part in parts[:2]] == expected
-    assert [part.tolist() for part in parts[2:]] == [[index + 20 for index in part] for part in expected]
+    parts = pathological_partition(labels, 4, 2, 3)
+    assert [np.unique(labels[part]).tolist() for part in parts] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    for first, second in (parts[:2], parts[2:]):
+        for label in labels[first]:
+            assert np.concatenate([first, second])[labels[np.concatenate([first, second])] == label].tolist() == list(
+                range(10 * label, 10 * label + 10)
+            )
 
 
 def test_split_equals_scikit_learn_under_the_global_generator():
@@ -121,13 +122,12 @@ def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clie
     n_classes=st.integers(1, 8),
     per_client=st.integers(1, 8),
     seed=st.integers(0, 2**32 - 1),
-    balanced=st.booleans(),
 )
-def test_pathological_fills_every_quota_or_refuses(n_clients, n_classes, per_client, seed, balanced):
+def test_pathological_fills_every_quota_or_refuses(n_clients, n_classes, per_client, seed):
     labels = np.random.default_rng(seed).permutation(labels_of(*range(100, 100 + n_classes)))
     even = n_classes % per_client == 0 and n_clients % (n_classes // per_client) == 0
     try:
-        parts = pathological_partition(labels, n_clients, per_client, seed, balanced)
+        parts = pathological_partition(labels, n_clients, per_client, seed)
     except UserError:
         assert not even
         return
@@ -149,7 +149,6 @@ def test_bad_values_are_refused_in_one_line():
             "must divide the number of classes, which is 4; change it, or",
         ),
         (lambda: pathological_partition(LABELS, 120, 4, 0), "class 0 has 30 samples, too few for 120 clients"),
-        (lambda: pathological_partition(LABELS, 120, 4, 0, True), "class 0 has 30 samples, too few for 120 clients"),
         (lambda: iid_partition(LABELS[:0], 1, 0), "1 clients cannot share 0 samples"),
         (lambda: long_tail_subset(LABELS, 31, 0), "leaves class 3 without samples"),
         (lambda: long_tail_partition(LABELS, 100, 30, 1.0, 0), "100 clients cannot share"),
@@ -197,15 +196,13 @@ PUBLISHED = [
 
 
 def test_the_published_numbers_divide_cifar():
-    for (n_classes, n_clients, per_client), balanced in itertools.product(PUBLISHED, (True, False)):
+    for n_classes, n_clients, per_client in PUBLISHED:
         labels = labels_of(*[60_000 // n_classes] * n_classes)
-        parts = random_classes_partition(labels, n_clients, per_client, 0, balanced)
-        case = (n_classes, n_clients, per_client, balanced)
+        parts = random_classes_partition(labels, n_clients, per_client, 0)
+        case = (n_classes, n_clients, per_client)
         assert sorted(np.concatenate(parts).tolist()) == list(range(60_000)), case
         held = table(labels, parts)
         assert ((held > 0).sum(1) == per_client).all(), case
         for shares in (column[column > 0] for column in held.T):
-            if balanced:
-                assert shares.max() - shares.min() <= 1, case
-            else:  # of a uniform draw from 0.4 to 0.6 each, and one sample before
-                assert (shares.min() + 1) / (shares.max() - 1) > 0.4 / 0.6, case
+            # of a uniform draw from 0.4 to 0.6 each, and one sample before
+            assert (shares.min() + 1) / (shares.max() - 1) > 0.4 / 0.6, case

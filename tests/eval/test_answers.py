@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from eval_cases import CONTROLLED, FOUND, answers, asked, attacked, but, compared
+from eval_cases import CONTROLLED, FOUND, answers, asked, attacked, but, compared, defended
 from looped import each
 
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.answers import LEVEL, clients_needed, holm, upper_bounds, upper_end
+from fedpriv.eval.answers import LEVEL, clients_needed, holm, upload_key, upper_bounds, upper_end
 from fedpriv.eval.intervals import compare
 from fedpriv.eval.records import Fit, NamedClasses, Planted, Premise
 from fedpriv.federation.run_directory import RunConfig
@@ -57,6 +57,19 @@ def test_bounds_by_hand_free_their_part_of_the_level():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
+@each("number, alone, of_two", [(4, None, None), (5, 0.0, None), (6, 0.0, 0.0)])
+def test_units_without_spread_bound_their_mean_as_a_sign_test_does(number, alone, of_two):
+    item = compared(mean=0.0, ci95=(0.0, 0.0), n_clients=number, degrees=number - 1.0)
+    assert upper_bounds([item], 0.05) == [alone]  # half to the power of five is below 0.05, of six below 0.025
+    assert upper_bounds([item, compared(mean=0.4, ci95=(-1.0, 1.8))], 0.05)[0] == of_two
+    assert clients_needed(item, 2) == max(number + 1, 6)
+
+
+def test_an_upload_is_the_same_whether_a_number_is_written_whole():
+    first, second = (attacked(run=None, defenses=(defended(scale=scale),)) for scale in (1, 1.0))
+    assert upload_key(first) == upload_key(second) != upload_key(attacked(run=None))
+
+
 def test_pages_of_attacks_that_know_nothing_seldom_claim():
     rng, false = np.random.default_rng(0), 0
     for _ in range(400):
@@ -83,7 +96,7 @@ def test_pages_of_attacks_that_know_nothing_seldom_claim():
         (NONE, {"planted": but(FOUND, ci95=None)}, "inconclusive", "under-powered attack"),
         (WIDE, {}, "inconclusive", "wide interval"),
         (WIDE, {"planted": None}, "inconclusive", "wide interval"),
-        (NONE, {"control": but(CONTROLLED, shuffled=None)}, "inconclusive", "no control"),
+        (NONE, {"control": but(CONTROLLED, difference_db=None)}, "inconclusive", "no control"),
         (NONE, {"premise": Premise(status="differs")}, "inconclusive", "premise"),
         (NONE, {"premise": Premise(status="not checkable")}, "no leak detected", ""),
         (NONE | {"n_clients": 4}, {}, "inconclusive", "few clients"),
@@ -175,7 +188,7 @@ def test_seeds_of_one_attack_are_one_answer_and_the_least_able_one_counts():
 
 
 def test_classes_said_in_clear_leak_without_a_test():
-    said = NamedClasses(clients=10, exact=10, counted=0, counts_exact=0, alike=2)
+    said = NamedClasses(clients=10, exact=10, counts_exact=0, alike=2)
     page = answers(but(members(**WIDE), classes=said))
     labels = [one for one in page if one.endpoint == "label disclosure"]
     assert [(one.verdict, one.threat, one.named.exact) for one in labels] == [
@@ -185,7 +198,7 @@ def test_classes_said_in_clear_leak_without_a_test():
     assert {one.n_tested for one in page} == {0, 1}
     # Where all clients hold the same classes, to name them tells nobody anything; counts do.
     assert not [one for one in answers(but(members(**WIDE), classes=but(said, alike=10))) if one.named]
-    counted = but(said, alike=10, counted=10, counts_exact=10)
+    counted = but(said, alike=10, counts_exact=10)
     assert [one for one in answers(but(members(**WIDE), classes=counted)) if one.named]
 
 

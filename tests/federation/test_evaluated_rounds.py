@@ -1,9 +1,8 @@
-"""Rounds that are evaluated and rounds that are not; clients that no round has sampled, named, and left out on request."""
+"""Rounds that are evaluated and rounds that are not; clients that no round has sampled, named."""
 
 import pytest
-from federations import files, small, train_small
+from federations import small, train_small
 
-from fedpriv.federation.rounds import accuracy
 from fedpriv.federation.summary import Unsampled
 from fedpriv.reports.runs_report import write_runs_report
 
@@ -16,8 +15,8 @@ def config(method="fedproto", **settings):
 
 @pytest.mark.parametrize("method", ["fedproto", "ds-fl"])  # the server of the second has a model of its own
 def test_what_is_evaluated_is_as_if_every_round_were(tmp_path, method):
-    always, _ = train_small(tmp_path / "always", config(method, unsampled="left_out"))
-    seldom, _ = train_small(tmp_path / "seldom", config(method, unsampled="left_out", evaluate_every=3, keep=(2,)))
+    always, _ = train_small(tmp_path / "always", config(method))
+    seldom, _ = train_small(tmp_path / "seldom", config(method, evaluate_every=3, keep=(2,)))
     for every, one in zip(always.rounds(), seldom.rounds(), strict=True):
         evaluated = one.round in (3, 5)
         assert one.participants == every.participants
@@ -35,27 +34,16 @@ def test_what_is_evaluated_is_as_if_every_round_were(tmp_path, method):
 SETTINGS = {"per_class": 12, "clients": 5, "rounds": 2, "participation": 0.4, "models": "small-mlp", "capture": "none"}
 
 
-def test_clients_of_no_round_are_named_and_can_be_left_out(tmp_path):
+def test_clients_of_no_round_are_named_and_counted(tmp_path):
     plain, federation = train_small(tmp_path / "plain", small("fedavg", **SETTINGS))
-    left, _ = train_small(tmp_path / "left", small("fedavg", **SETTINGS, unsampled="left_out"))
     sampled = [set(line.participants) for line in plain.rounds()]
     absent = [tuple(sorted(set(range(5)) - sampled[0])), tuple(sorted(set(range(5)) - sampled[0] - sampled[1]))]
     assert absent[1], "the seed samples everybody: the test tests nothing"
     assert federation.unsampled(1) == absent[0]
-    assert [line.left_out for line in left.rounds()] == absent
-    assert plain.summary.unsampled == Unsampled(clients=absent[1], batch_norm=(), treatment="counted")
-    assert left.summary.unsampled == Unsampled(clients=absent[1], batch_norm=(), treatment="left_out")
-    for ours, theirs in zip(left.rounds(), plain.rounds(), strict=True):
-        assert ours.clients == theirs.clients  # everybody is scored; the figures are of those that count
-        for when, counts in theirs.clients.items():
-            kept = [pair for client, pair in enumerate(counts) if client not in ours.left_out]
-            assert ours.accuracy[when] == accuracy(kept)
-    reached = left.summary.accuracy["after_broadcast"]
-    assert len(reached.clients) == 5 - len(absent[1])
+    assert plain.summary.unsampled == Unsampled(clients=absent[1], batch_norm=())
+    reached = plain.summary.accuracy["after_broadcast"]
+    assert len(reached.clients) == 5
     assert reached.pooled == sum(right for right, _ in reached.clients) / sum(n for _, n in reached.clients)
-    changed = {name for name, text in files(left.path).items() if files(plain.path)[name] != text}
-    assert changed == {"config.json", "metrics.jsonl"}
-    write_runs_report([left.path, plain.path], tmp_path / "page")
+    write_runs_report([plain.path], tmp_path / "page")
     text = (tmp_path / "page" / "runs.html").read_text()
-    assert "were sampled in no round and count in no accuracy" in text
-    assert "count in every accuracy with received or first weights, never trained." in text
+    assert "were sampled in no round and count with received or first weights, never trained." in text

@@ -25,7 +25,7 @@ from fedpriv.uploads.ledger import Entry, count
 from fedpriv.util.config import plain
 
 ONE, MORE, NOTHING, UNKNOWN = answer(), answer(advantage=4.0), answer(NONE, -1.0), answer(OPEN)
-CLEAR = answer(named=NamedClasses(clients=4, exact=4, counted=0, counts_exact=0), ci95=None)
+CLEAR = answer(named=NamedClasses(clients=4, exact=4, counts_exact=0), ci95=None)
 OTHER = answer(target="entangled")
 ((BARE,),) = [frontier.points for frontier in page(upload())]
 

@@ -56,7 +56,7 @@ def single(tmp_path_factory):
         attack(home / "weak", 1 - means, secrets, attack="weak <b>&|name", **own),
     ]
     results = {one: load_attack(one) for one in homes}
-    clear = NamedClasses(clients=6, exact=6, counted=0, counts_exact=0)
+    clear = NamedClasses(clients=6, exact=6, counts_exact=0)
     results[home / "membership"] = member(classes=clear)
     return results, home / "out"
 
@@ -209,9 +209,7 @@ def test_a_sweep_over_local_work_has_one_row_a_setting(tmp_path):
     labels = ("1 image", "4 images")
     made = {}
     for place, label in enumerate(labels):
-        reach = Reach(
-            setting=str(place), label=label, words=label, place=place, series=labels, steps=1, images=1 + place
-        )
+        reach = Reach(setting=str(place), label=label, steps=1, images=1 + place)
         one = stored(tmp_path / str(place), gain=1 - 0.9 * place)
         made[label] = but(one.metrics, reach=reach, run=None)
     (upload,) = subjects({key: made[key] for key in reversed(made)})

@@ -10,9 +10,9 @@ from federations import CPU, small
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.posterior import UnmixedInversion
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.step_attack import read_problem
 from fedpriv.attacks.gradients.update import one_hot
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.federation.method import LocalTraining
@@ -141,7 +141,9 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, uneven):
     directory, federation = uneven
     card = dataclasses.replace(CARD, labels="inferred")
     evidence = build_case(RunSource(directory, federation, "model"), card, n_targets=n_targets, seed=0)
-    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
+    problem = InvertingGradients(apart=False).read(
+        AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    )
     used = [len(RunSource(directory, federation, "model").used(1, target.client)) for target in evidence.targets]
     assert list(problem.counts) == used
     assert len(set(used)) == len(used)  # else the test says nothing
@@ -153,7 +155,9 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, uneven):
 def test_the_true_images_take_the_clients_own_steps(uneven):
     evidence = build_case(RunSource(*uneven, "model"), CARD, n_targets=4, seed=0)
     found = RunSource(*uneven, "model").truths(evidence.targets, seed=0)
-    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
+    problem = InvertingGradients(apart=False).read(
+        AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    )
     most = problem.labels.shape[1]
     members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
     matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, CPU)

@@ -138,7 +138,7 @@ def test_flowers_own_simulation_gives_the_local_run(tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedpriv[flower]'")
     settings = {"dataset": "digits", "auxiliary": 0.0, "per_class": 20, "clients": 3, "rounds": 2, "lr": 0.1}
     local = fedpriv.train("fedproto", out=tmp_path / "local", **settings)
-    there = fedpriv.train("fedproto", out=tmp_path / "flower", engine="flower", nodes=2, **settings)
+    there = fedpriv.train("fedproto", out=tmp_path / "flower", engine="flower", **settings)
     one, two = files(local.path), files(there.path)
     assert json.loads(two.pop("config.json"))["engine"]["name"] == "flower"
     del one["config.json"]

@@ -108,15 +108,9 @@ def test_only_the_local_work_differs_between_the_settings(attacked):
 def test_records_say_which_setting_and_positive_control_one_image_leaks(attacked):
     assert list(attacked.records) == NAMES
     told = [record.reach for record in attacked.records.values()]
-    assert [(one.setting, one.place, one.steps) for one in told] == [
-        ("1", 0, 1),
-        ("4", 1, 1),
-        ("epoch", 2, told[2].steps),
-    ]
-    assert told[0].images == 1
-    assert told[1].images == 4
-    assert told[2].steps > 1
-    assert {one.series for one in told} == {("1 image", "4 images", "epoch")}
+    assert [(one.setting, one.label, one.images) for one in told[:2]] == [("1", "1 image", 1), ("4", "4 images", 4)]
+    assert [one.steps for one in told[:2]] == [1, 1]
+    assert (told[2].setting, told[2].steps > 1) == ("epoch", True)
     assert attacked.records["linear-layer"].metrics.psnr_db.mean > 90
     found = {
         one.reach.setting: one.verdict for one in attacked.answers if one.endpoint == "reconstruction" and one.attack

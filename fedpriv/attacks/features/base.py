@@ -22,6 +22,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.inputs.outputs import Match
 from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.learned import LearnedInversion
@@ -36,14 +37,12 @@ from fedpriv.attacks.observation import (
     ThreatModel,
     Unit,
 )
-from fedpriv.attacks.search.objectives import Match
 from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 
-_MEASURED = 64
-"""Images of the attacker's own, or of noise, by which the length of an extractor's representations is measured."""
+_MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
 Inversion = Literal["auto", "dip", "pixels", "decoder", "joint", "learned"]
 
@@ -83,7 +82,7 @@ class RecoverThenInvert(Attack):
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
         match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
-            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.search.objectives.Match`.
+            an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.inputs.outputs.Match`.
     """
 
     inversion: Inversion = "auto"
@@ -176,7 +175,7 @@ def as_uploads(
 ) -> tuple[Observation, ...]:
     """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
 
-    ``counts`` are the images that each vector is the mean of, None where not known; an upload states them where all are.
+    ``counts`` are the images that each vector is the mean of, None where not known; an upload has them where all are.
     """
     by_upload: dict[tuple[int, int], dict[int, tuple[Tensor, int | None]]] = {}
     for target, vector, count in zip(targets, vectors, counts or [None] * len(vectors), strict=True):
@@ -190,9 +189,6 @@ def as_uploads(
         known = None if any(count is None for _, count in rows.values()) else images
         uploads.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table)), known),), ()))
     return tuple(uploads)
-
-
-# ---------------------------------------------------------------- all rounds
 
 
 class _Version(NamedTuple):
@@ -209,7 +205,7 @@ class AllRoundsInversion(RecoverThenInvert):
     """Invert a client's uploads of several rounds together.
 
     A target is a row of the newest upload. Rounds count whose upload holds the same rows (representations with the same
-    labels in the same order, prototypes of all the classes) and whose extractor is granted.
+    labels in order, prototypes of all the classes) and whose extractor is granted.
 
     Attributes:
         rounds: most rounds that are put together, the newest and others spread evenly over those before.

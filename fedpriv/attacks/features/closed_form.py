@@ -30,42 +30,32 @@ from fedpriv.algebra.matrices import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.gradients.separation import members_of_head
+from fedpriv.attacks.gradients.update import require_facts
 from fedpriv.attacks.inputs.targets import rounds_of
-from fedpriv.attacks.inputs.updates import require_facts
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.uploads.kinds import HEADS, MAPPINGS
 from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-_ITERATIONS, _SETTLED = 300, 1e-9
-"""Most iterations, and the relative change of the class means below which they have settled."""
-
-_EXACT, _ROUNDING = 1e-5, 1e-2
-"""Relative distance from the update below which a solution is the one, and error of means below which they are exact."""
-
-_HALF_AN_IMAGE, _WELL_POSED = 0.5, 1e3
-"""Images of a class from which on it counts as there; condition number up to which a linear answer of blocks is kept."""
-
-_STARTS, _FITTED = 3, 1e-2
-"""Starts of a fit without negative entries, and the relative residual below which it has settled."""
-
-_HEAD_CUT, _ANGLE_CUT, _TINY = 1e-2, 1e-6, 1e-12
-"""Singular values below this share of the largest are taken for zero; least slope that is divided by."""
+_ITERATIONS, _SETTLED = 300, 1e-9  # at most; relative change of the class means below which they have settled
+_EXACT = 1e-5  # relative distance from the update below which a solution is the one
+_ROUNDING = 1e-2  # error of means below which they are exact
+_HALF_AN_IMAGE = 0.5  # images of a class from which on it counts as there
+_WELL_POSED = 1e3  # condition number up to which a linear answer of blocks is kept
+_STARTS, _FITTED = 3, 1e-2  # of a fit without negative entries; relative residual below which it has settled
+_HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6  # share of the largest below which singular values are taken for zero
+_TINY = 1e-12  # least slope that is divided by
 
 Head = tuple[Tensor, Tensor]
 """Weight ``(C, d)`` and bias ``(C,)``."""
-
-
-# ---------------------------------------------------------------- the attacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadUpdate(RecoverThenInvert):
     """Recover class means (or the one representation) from a head's newest update, then invert each.
 
-    A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
-    the classes that the update speaks of, ascending.
+    A target is one class of one client, by its ``label`` where given, else the ``index``-th that the update speaks of.
     """
 
     name = "head-update"
@@ -96,9 +86,6 @@ class AngleUpdate(RecoverThenInvert):
     def recover(self, problem: AttackProblem) -> Recovered:
         """Solve for the class means of every attacked client."""
         return _recovered(problem, partial(recover_from_angle, seed=problem.seed))
-
-
-# ---------------------------------------------------------------- from uploads to class means
 
 
 @dataclass(frozen=True)
@@ -139,10 +126,7 @@ def _recovered(problem: AttackProblem, solve: Callable[[Observation, Knowledge],
 
 
 def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
-    """Solve for the class means behind a client's head update.
-
-    Of a single step the rows of absent classes tell whether the means explain it, and so whether they are exact.
-    """
+    """Solve for the class means behind a client's head update; of one step rows of absent classes tell if they are exact."""
     facts = require_facts(HeadUpdate.name, knowledge, seen.client)
     step = _head_step(seen, facts, knowledge)
     if facts.steps == facts.batch_size == 1:
@@ -158,10 +142,7 @@ def recover_from_head(seen: Observation, knowledge: Knowledge) -> ClassMeans:
 
 
 def recover_from_angle(seen: Observation, knowledge: Knowledge, seed: int = 0) -> ClassMeans:
-    """Solve for the class means behind a client's update of the angle matrix; ``seed`` draws the fit's starts.
-
-    Of a single step, blocks wider than the number of classes tell whether the means are exact.
-    """
+    """Solve for the class means behind a client's update of the angle matrix; ``seed`` draws the fit's starts."""
     facts = require_facts(AngleUpdate.name, knowledge, seen.client)
     step = _angle_step(seen, facts, knowledge)
     classes = (step.shares > 0).nonzero().squeeze(1)
@@ -283,9 +264,6 @@ def _angle_step(seen: Observation, facts: BatchFacts, knowledge: Knowledge) -> A
     return AngleStep(change, before, (weight.double(), bias.double()), shares)
 
 
-# ---------------------------------------------------------------- algebra
-
-
 def means_of_head(step: HeadStep, classes: Tensor) -> ClassMeans:
     """Recover means of the classes ``(m,)`` from an update of a head."""
     wanted, slopes = step.weight[classes], step.bias[classes]
@@ -349,14 +327,8 @@ def fit_nonnegative(step: AngleStep, classes: Tensor, rng: torch.Generator) -> C
     best, least = torch.zeros(shape, dtype=torch.float64), math.inf
     for _ in range(_STARTS):
         root = (0.3 + 0.5 * torch.rand(shape, generator=rng, dtype=torch.float64)).requires_grad_()
-        optimiser = torch.optim.LBFGS(
-            [root],
-            max_iter=_ITERATIONS,
-            history_size=50,
-            tolerance_grad=1e-14,
-            tolerance_change=1e-16,
-            line_search_fn="strong_wolfe",
-        )
+        exact = partial(torch.optim.LBFGS, tolerance_grad=1e-14, tolerance_change=1e-16, line_search_fn="strong_wolfe")
+        optimiser = exact([root], max_iter=_ITERATIONS, history_size=50)
 
         def closure(root: Tensor = root, optimiser: torch.optim.LBFGS = optimiser) -> float:
             optimiser.zero_grad()

@@ -48,18 +48,10 @@ from fedpriv.uploads.payloads import Classifier, Entangled, find_payload, get_pa
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-_MOST_ROUNDS = 60
-"""Last uploads that are used; the cost grows with their cube."""
-
-ANY_DRIFT = (10.0,)
-"""The bound of drift in a round that allows the whole grid."""
-
-_BOUNDS = (*ANY_DRIFT, 0.1, 0.01)
-"""Bounds of drift in a round, of posteriors with shapes as of the last round alone."""
-
-_SWEEPS, _HIDDEN_SWEEPS = 6, 2
-"""Times that hyperparameters are sought along all grids at most, and that hidden weights are found from prototypes."""
-
+_MOST_ROUNDS = 60  # last uploads that are used; the cost grows with their cube
+ANY_DRIFT = (10.0,)  # the bound of drift in a round that allows the whole grid
+_BOUNDS = (*ANY_DRIFT, 0.1, 0.01)  # of posteriors with shapes as of the last round alone
+_SWEEPS, _HIDDEN_SWEEPS = 6, 2  # along all grids at most; of finding hidden weights from prototypes
 _JITTER, _SMALLEST, _LEVEL_ROUNDS, _LEAST_ACTIVITY = 1e-11, 1e-300, 5, 0.1
 
 _LED, _SHARED = 5.0, 0.1
@@ -152,9 +144,6 @@ def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
 
 
-# ---------------------------------------------------------------- the posterior
-
-
 @dataclass(frozen=True)
 class Variances:
     """Hyperparameters: e, b', nu, q, a (variances in units of that of a class's own part), beta, b and gamma."""
@@ -187,26 +176,20 @@ _STARTS = (
 
 @dataclass(frozen=True)
 class Uploads:
-    """A client's mixtures ``(T, d)`` float64 in the order of rounds ``(T,)``.
+    """A client's mixtures in the order of rounds, float64."""
 
-    The weights ``(T, m)`` float64 are of the m classes that ever had any.
-    """
-
-    features: Tensor
-    weights: Tensor
-    rounds: Tensor
+    features: Tensor  # (T, d)
+    weights: Tensor  # (T, m) of the m classes that ever had any
+    rounds: Tensor  # (T,)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Prototypes ``(m, d)`` as expected in the last round, up to a scale, and in every round ``(T, m, d)`` where known.
+    """Prototypes as expected, up to a scale."""
 
-    ``leads`` ``(m, d)`` are directions that training pulls classes apart along, of a shape that is known in every round.
-    """
-
-    rows: Tensor
-    by_round: Tensor | None = None
-    leads: Tensor | None = None
+    rows: Tensor  # (m, d) in the last round
+    by_round: Tensor | None = None  # (T, m, d) in every round, where known
+    leads: Tensor | None = None  # (m, d) directions that training then pulls classes apart along
 
     def mixed(self, weights: Tensor) -> Tensor:
         """Return the uploads ``(T, d)`` that it would make; of fewer rounds than are known the newest."""
@@ -217,22 +200,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class RoundPosterior:
-    """Posterior means ``(m, d)`` float32 of prototypes as of the last round; none below zero where no upload is.
+    """Posterior of prototypes as of the last round, float32; none below zero where no upload is."""
 
-    ``distance`` ``(m,)`` is the one expected from the true prototype (root mean square), ``directions`` ``(m, d)`` are
-    those in which each prototype stands out from the client's others; None of blocks.
-    """
-
-    prototypes: Tensor
-    distance: Tensor | None = None
-    directions: Tensor | None = None
+    prototypes: Tensor  # (m, d) means
+    distance: Tensor | None = None  # (m,) expected from the true prototype (root mean square); None of blocks
+    directions: Tensor | None = None  # (m, d) in which each stands out from the client's others; None of blocks
 
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
-    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with shapes that are known.
-
-    Of the ``bounds`` of drift the first is the only one, where no shape is as of the last round alone.
-    """
+    """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with known shapes."""
     last_round_alone = any(shape.by_round is None for shape in shapes)
     parts = _infer(uploads, shapes, bounds if last_round_alone else bounds[:1])
     means, distances, directions, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
@@ -369,16 +345,13 @@ class _Climb:
 
 
 class _Weighed(NamedTuple):
-    """N choices of hyperparameters: log likelihoods ``(N,)``, scales of shapes ``(N, n)`` and gains ``(N, m, T)``.
+    """N choices of hyperparameters."""
 
-    Sizes ``(N,)`` are variances of a class's own part, variances ``(N, m)`` those of the posterior in units of that.
-    """
-
-    likelihoods: Tensor
-    scales: Tensor
-    gains: Tensor
-    sizes: Tensor
-    variances: Tensor
+    likelihoods: Tensor  # (N,) logarithms
+    scales: Tensor  # (N, n) of shapes
+    gains: Tensor  # (N, m, T)
+    sizes: Tensor  # (N,) variances of a class's own part
+    variances: Tensor  # (N, m) of the posterior, in units of that
 
 
 class _Problem:
@@ -439,14 +412,8 @@ def _least_squares(moments: Tensor) -> tuple[Tensor, Tensor]:
     return scales, left.clamp_min(1e-14 * moment.clamp_min(_SMALLEST))
 
 
-# ---------------------------------------------------------------- hidden weights
-
-
 def infer_hidden(sent: Uploads, shapes: Sequence[Shape] = ()) -> tuple[RoundPosterior, Tensor]:
-    """Return the posterior of prototypes behind uploads whose weights are what was sent of them, and the weights found.
-
-    The weights ``(T, m)`` are float64 distributions.
-    """
+    """Return the posterior of prototypes behind uploads with what was sent of weights, and the weights found ``(T, m)``."""
     means, spreads = expected_weights(sent.weights)
     guesses = [shape.rows for shape in shapes if shape.by_round is None]
     if guesses:

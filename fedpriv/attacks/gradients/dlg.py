@@ -36,10 +36,9 @@ _OWN = 1.0  # logit by which an image's own part in its mixture begins ahead of 
 class DeepLeakage(GradientMatching):
     """Search for images as they are by L-BFGS in the squared L2 distance, without a prior and without clamping on the way.
 
-    A target is an upload as a whole; its images are the n of the batch, in no particular order.
-
-    Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
-    stalls; ``x = 0.5 + 0.05 u`` with ``u ~ N(0, 1)``, of pixels or of a spectrum (:mod:`fedpriv.attacks.priors.spectral`).
+    A target is an upload as a whole; its images are the n of the batch, in no particular order. Starts ``0.5 + 0.05 u`` with
+    ``u ~ N(0, 1)``, of pixels or of a spectrum (:mod:`fedpriv.attacks.priors.spectral`), unlike the paper's lie close to
+    mid-grey: sigmoids saturate far from it and L-BFGS then stalls.
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.
@@ -116,10 +115,7 @@ class DeepLeakage(GradientMatching):
     def _start(
         self, evaluate: Evaluate, width: int, generators: Sequence[torch.Generator], device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere.
-
-        Beside it the evaluations ``(N,)`` that this took.
-        """
+        """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call gets nowhere, and evaluations ``(N,)``."""
         start = torch.empty(len(generators), width, device=device)
         spent = torch.zeros(len(generators), dtype=torch.int64, device=device)
         pending = torch.arange(len(generators), device=device)

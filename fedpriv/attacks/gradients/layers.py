@@ -11,7 +11,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.separation import LabelSlopes, LinearGradient, Parts, members_of_head
-from fedpriv.attacks.gradients.update import RANDOM, LocalStep, equal_weights
-from fedpriv.attacks.inputs.updates import HEAD, Weights
+from fedpriv.attacks.gradients.update import HEAD, RANDOM, LocalStep, Weights, equal_weights
+from fedpriv.models import ImageShape
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -39,11 +39,7 @@ class _Reached(Exception):
 
 
 class LayerInputs:
-    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably.
-
-    Attributes:
-        alone: whether what an image puts into the layer does not depend on the others of its batch.
-    """
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably."""
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
         self._model = copy.deepcopy(model).eval().requires_grad_(False).to(device)
@@ -56,6 +52,7 @@ class LayerInputs:
         own = {f"{name}.{part}" for part, _ in layer.named_parameters()}
         there = {part for part, _ in self._model.named_parameters()} - own
         self._weights = {part: value.to(device) for part, value in weights.items() if part in there}
+        # What an image puts into the layer does not depend on the others of its batch.
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -77,11 +74,11 @@ class LayerViews:
 
     def of(self, name: str, weights: Weights) -> LayerInputs:
         """Return the map to a layer's inputs."""
-        for layer, others, view in self._made:
-            if layer == name and equal_weights(others, weights):
-                return view
-        view = LayerInputs(self._model, weights, name, self._device)
-        self._made.append((name, weights, view))
+        made = (view for layer, others, view in self._made if layer == name and equal_weights(others, weights))
+        view = next(made, None)
+        if view is None:
+            view = LayerInputs(self._model, weights, name, self._device)
+            self._made.append((name, weights, view))
         return view
 
 
@@ -94,7 +91,7 @@ class Known(NamedTuple):
 
 
 class _Passage(NamedTuple):
-    """A linear layer with bias that was passed, in order: what comes before it, and what came out."""
+    """A linear layer with bias that was passed: what comes before it, and what came out."""
 
     name: str
     vectors: bool  # whether it takes one vector an image
@@ -103,7 +100,7 @@ class _Passage(NamedTuple):
     output: Tensor
 
 
-def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Passage]:
+def _passages(probe: nn.Module, image_shape: ImageShape) -> list[_Passage]:
     passed: list[_Passage] = []
     random: list[str] = []
     norms: list[str] = []
@@ -123,28 +120,23 @@ def _passages(probe: nn.Module, image_shape: tuple[int, int, int]) -> list[_Pass
     return passed
 
 
-def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, frozenset[str]]:
-    """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
-
-    Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
-    """
+def readable_layers(model: nn.Module, image_shape: ImageShape) -> dict[str, frozenset[str]]:
+    """Return the linear layers with bias that take one vector an image, and the parameters that each depends on."""
     probe = copy.deepcopy(model).eval().requires_grad_(True)
     names, weights = zip(*probe.named_parameters(), strict=True)
     results = {}
     for layer in _passages(probe, image_shape):
         if layer.vectors and not layer.random:
             slopes = torch.autograd.grad(layer.output.sum(), weights, retain_graph=True, allow_unused=True)
-            results[layer.name] = frozenset(
-                name for name, slope in zip(names, slopes, strict=True) if slope is not None
-            )
+            pairs = zip(names, slopes, strict=True)
+            results[layer.name] = frozenset(name for name, slope in pairs if slope is not None)
     return results
 
 
-def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
+def first_linear(model: nn.Module, image_shape: ImageShape, sent: Collection[str]) -> str:
     """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
 
-    Raises:
-        UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
+    Refuses where there is none, or batch normalisation stands before it (then what goes in depends on the batch).
     """
     with torch.no_grad():
         passed = _passages(copy.deepcopy(model).eval(), image_shape)
@@ -154,16 +146,12 @@ def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Coll
         if usable and {f"{layer.name}.weight", f"{layer.name}.bias"} <= set(sent):
             return layer.name
     normed = next((layer.normed for layer in passed if layer.normed), "")
-    raise UserError(
-        "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
-        + (f", without batch normalisation before it ({normed})" if normed else "")
-        + "; use inverting-gradients for this network"
-    )
+    wanted = "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
+    beside = f", without batch normalisation before it ({normed})" if normed else ""
+    raise UserError(f"{wanted}{beside}; use inverting-gradients for this network")
 
 
-def as_affine(
-    inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device
-) -> tuple[float, float] | None:
+def as_affine(inputs: LayerInputs, image_shape: ImageShape, device: torch.device) -> tuple[float, float] | None:
     """Return (scale, shift) where a layer takes ``scale * pixels + shift``, pixels in row-major order; else None."""
     draw = torch.Generator().manual_seed(0)
     dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
@@ -178,13 +166,9 @@ def as_affine(
 
 
 def logits_behind(
-    model: nn.Module, weights: Weights, layer: str, image_shape: tuple[int, int, int]
+    model: nn.Module, weights: Weights, layer: str, image_shape: ImageShape
 ) -> Callable[[Tensor], Tensor]:
-    """Return the map from a layer's outputs ``(n, m)`` to logits ``(n, C)``, in evaluation mode.
-
-    What stands behind the layer takes its outputs alone, whatever the images were. Where the layer stands beside what leads
-    to the logits, these do not depend on what is put in.
-    """
+    """Return the map from a layer's outputs ``(n, m)`` to logits ``(n, C)``, in evaluation mode, for any images."""
     network = copy.deepcopy(model).eval()
     put: list[Tensor] = []
     # The layer's own outputs are put aside, so any images of this number do; what follows may overwrite what it is given.
@@ -206,17 +190,12 @@ def cross_entropy_slopes(behind: Callable[[Tensor], Tensor], outputs: Tensor, n_
     if not logits.requires_grad:  # the layer stands beside what leads to them
         return point.new_zeros(len(point), n_classes, point.shape[1])
     losses = -functional.log_softmax(logits, 1)
-    each = [
-        torch.autograd.grad(losses[:, label].sum(), point, retain_graph=True)[0] for label in range(losses.shape[1])
-    ]
+    each = [torch.autograd.grad(loss.sum(), point, retain_graph=True)[0] for loss in losses.T]
     return torch.stack(each, 1)
 
 
 def rectified_head(behind: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None.
-
-    ``behind`` is as of :func:`logits_behind`, and ``like`` ``(m,)`` of the device and type to compute with.
-    """
+    """Return W ``(C, m)`` and b ``(C,)`` where logits are W relu(z) + b of a layer's m outputs z; else None."""
     point = like.new_ones(1, len(like)).requires_grad_()
     logits = behind(point)
     if not logits.requires_grad:
@@ -236,9 +215,8 @@ def label_slopes(
 ) -> LabelSlopes | None:
     """Return the derivatives at a layer's outputs by label; None where not a ReLU and a head stand behind it.
 
-    The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n; where that was not sent,
-    it is taken for the one that the head's bias makes alone. ``bias`` ``(m,)`` is the layer's; labels ``(n,)`` are below
-    zero where unknown; ``gradient`` is of all that was sent, in the order of layers.
+    The mean prediction follows from the gradient of the head's bias, db = mean(p) - counts / n, or else from the bias alone.
+    ``bias`` ``(m,)`` is the layer's; labels ``(n,)`` are below zero where unknown; ``gradient`` is in the order of layers.
     """
     head = rectified_head(behind, bias)
     if head is None or not len(labels) or int(labels.min()) < 0:
@@ -257,19 +235,12 @@ def label_slopes(
 
 @dataclass(frozen=True)
 class SeparatedBatch:
-    """One target whose loss is known at the output of a layer.
+    """One target whose loss is known at the output of a layer."""
 
-    Attributes:
-        step: with the layer as ``readout``, and the gradients of what it depends on.
-        derivatives: ``(n, m)`` of the loss at the layer's outputs, one row an image.
-        known: images to what goes into the layer, and what went in; None where it depends on the batch, or is not sure.
-        labels: ``(n,)`` in the order of the rows; -1 where nothing says them.
-    """
-
-    step: LocalStep
-    derivatives: Tensor
-    known: Known | None
-    labels: Tensor
+    step: LocalStep  # with the layer as readout, and the gradients of what it depends on
+    derivatives: Tensor  # (n, m) of the loss at the layer's outputs
+    known: Known | None  # what went into the layer; None where it depends on the batch, or is not sure
+    labels: Tensor  # (n,), -1 where nothing says them
 
     def in_order(self, images: Tensor) -> Tensor:
         """Return images ``(n, c, h, w)`` in the order of the rows that they fit best."""
@@ -291,8 +262,7 @@ def separate_batch(
 ) -> list[SeparatedBatch | None]:
     """Return, for each step whose images can be separated, what is known of each; None for the others.
 
-    ``whole`` are the ``compared`` steps with all that was sent. ``always`` does it also where labels say the loss; else only
-    where private parts teach the network.
+    ``whole`` are the ``compared`` steps with all that was sent. Where labels say the loss it is done ``always`` or never.
     """
     by_labels = problem.knowledge.loss.through == "cross_entropy"
     if (by_labels and not always) or all(len(step.sizes) != 1 for step in compared):
@@ -345,8 +315,7 @@ class _Reader:
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> SeparatedBatch | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
 
-        Labels confirm them where they say the loss: most must be what their label makes of them, since a part that is a
-        mixture spoils no image but those that it mixes. Else each must show that it is none, and be possible.
+        Where labels say the loss, most must be what their label makes of them; else each must be attested and possible.
         """
         problem, count = self._problem, len(parts.derivatives)
         view, inputs = self._views.of(name, step.weights), parts.inputs.to(problem.device)
@@ -384,10 +353,10 @@ class _Reader:
             return None
         key, head = (problem.seed, _digest(sent, name)), (sent.weights[both[0]], sent.weights[both[1]])
 
-        def solve() -> Any:
-            return members_of_head(weight, bias, head, labels, generator(*key, "head"))
-
-        members = problem.trained.get(("members of the head", *key, *labels.tolist()), solve)
+        members = problem.trained.get(
+            ("members of the head", *key, *labels.tolist()),
+            lambda: members_of_head(weight, bias, head, labels, generator(*key, "head")),
+        )
         if members is None or not bool(members.sure.any()):
             return None
         known = Known(view, members.inputs.to(problem.device), members.sure)
@@ -416,7 +385,7 @@ def _assigned(costs: Tensor) -> Tensor:
     return torch.as_tensor(linear_sum_assignment(costs.numpy())[1])
 
 
-def _reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, int]) -> bool:
+def _reachable(view: LayerInputs, inputs: Tensor, image_shape: ImageShape) -> bool:
     """False where inputs are negative though those of random images never are: behind a ReLU a wrong part shows itself."""
     probes = torch.rand(_PROBES, *image_shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -32,22 +32,18 @@ from fedpriv.attacks.gradients.separation import (
     lone_inputs,
     separate,
 )
-from fedpriv.attacks.gradients.update import LocalStep, batch_facts, infer_labels, private_head
+from fedpriv.attacks.gradients.update import LocalStep, Update, batch_facts, infer_labels, private_head, read_update
+from fedpriv.attacks.inputs.outputs import relative_feature_distance
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inputs.updates import Update, read_update
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Schedule
-from fedpriv.attacks.search.objectives import relative_feature_distance
 from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.seeds import Last, generator
 
-_HALVINGS = (0.1, 0.25)
-"""Shares of an inversion's steps after which the worse half of a target's rows ends: four take a third of all steps."""
-
-_GENERATOR = Hourglass(channels=(16, 32, 64, 64))
-"""As good here as the default, whose deepest level holds two thirds of the weights, at three quarters of the time."""
+_HALVINGS = (0.1, 0.25)  # shares of an inversion's steps after which the worse half of a target's rows ends
+_GENERATOR = Hourglass(channels=(16, 32, 64, 64))  # as good here as the default, at three quarters of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +53,7 @@ class LinearLayer(Attack):
     A target is an upload as a whole; its images are those of the batch, in no particular order.
 
     Attributes:
-        iterations: most steps of a row of the inversion; like all that follows it has no effect where
-            the layer takes the image itself.
+        iterations: most steps of a row of the inversion; no option has an effect where the layer takes the image itself.
         restarts: rows a target of the inversion; the one with the lowest objective is kept.
         learning_rate: Adam's step size in the inversion.
     """
@@ -82,7 +77,7 @@ class LinearLayer(Attack):
         own_labels, inputs, left_over, sound = [], [], [], []
         for target, update, own_facts in zip(problem.targets, updates, facts, strict=True):
             current = _labels(model, knowledge, own_facts, target, update)
-            by_label = _by_label(model, layer, update, current, own_facts, knowledge, target)
+            by_label = _by_label(model, layer, update, current, own_facts, knowledge, target.client)
             draw = generator(problem.seed, target.round, target.client, "linear-layer")
             gradient = LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
             own_inputs, attested = _solve(gradient, len(current), draw, by_label)
@@ -141,10 +136,7 @@ class LinearLayer(Attack):
     def _inverted(
         self, problem: AttackProblem, views: Sequence[LayerInputs], inputs: Sequence[Tensor], labels: Tensor
     ) -> Reconstruction:
-        """Invert every target's inputs ``(n, k)`` under one deep image prior an image; labels ``(T, M)`` pass through.
-
-        The objective of a row is the relative squared distance of the inputs, mean over its images.
-        """
+        """Invert every target's inputs ``(n, k)`` under one deep image prior an image; labels ``(T, M)`` pass through."""
         image_shape, device, count = problem.knowledge.image_shape, problem.device, labels.shape[1]
         schedule = Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4, halvings=_HALVINGS)
 
@@ -158,15 +150,9 @@ class LinearLayer(Attack):
             shown = [current[torch.arange(count) % len(inputs[place])] for current, place in pairs]
             return replace(result, images=torch.stack(shown), labels=labels[places].to(device))
 
-        pixels = image_shape[1] * image_shape[2]
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts,
-            iterations=self.iterations,
-            together=True,
-            bytes_per_row=count * (bytes_of_generator(_GENERATOR, image_shape) + 4 * 1000 * pixels),
-        )
+        size = count * (bytes_of_generator(_GENERATOR, image_shape) + 4 * 1000 * image_shape[1] * image_shape[2])
+        starts, steps = self.restarts, self.iterations
+        return solve_rows(problem, solve, restarts=starts, iterations=steps, bytes_per_row=size, together=True)
 
 
 def _solve(
@@ -192,9 +178,7 @@ def _with_others(chosen: Tensor, candidates: Tensor, count: int) -> Tensor:
             break
         if results:
             # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
-            base = torch.stack(results)
-            offsets = base[1:] - base[0]
-            away = candidate - base[0]
+            offsets, away = torch.stack(results)[1:] - results[0], candidate - results[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
             if float(away.norm()) < EXPLAINED * float(candidate.norm()):
@@ -218,19 +202,13 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
 
 
 def _by_label(
-    model: nn.Module,
-    layer: str,
-    update: Update,
-    labels: Tensor,
-    facts: BatchFacts,
-    knowledge: Knowledge,
-    target: TargetId,
+    model: nn.Module, layer: str, update: Update, labels: Tensor, facts: BatchFacts, knowledge: Knowledge, client: int
 ) -> LabelSlopes | None:
     """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
     known = knowledge.loss.through == "cross_entropy" and facts.steps == 1
     if not known or not 2 <= len(labels) <= MOST_BY_LABELS:
         return None
-    head, before = knowledge.heads.get(target.client), update.before
+    head, before = knowledge.heads.get(client), update.before
     weights = before if head is None else private_head(head, before) | before
     if not {name for name, _ in model.named_parameters()} <= weights.keys():
         return None

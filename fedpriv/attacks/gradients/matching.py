@@ -17,22 +17,29 @@ from torch.func import vmap
 
 from fedpriv.attacks.gradients.layers import Known, LayerInputs
 from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
-from fedpriv.attacks.gradients.update import LocalStep, StepModel, batch_sizes, equal_weights
-from fedpriv.attacks.inputs.updates import SentEntries, Tangent, Weights, stacked_projection
+from fedpriv.attacks.gradients.update import (
+    LocalStep,
+    SentEntries,
+    StepModel,
+    Tangent,
+    Weights,
+    batch_sizes,
+    equal_weights,
+    stacked_projection,
+)
+from fedpriv.attacks.inputs.outputs import squared_length
 from fedpriv.attacks.observation import BatchFacts, Statistics
 from fedpriv.attacks.search.lbfgs import Evaluate
-from fedpriv.attacks.search.objectives import squared_length
+from fedpriv.models import ImageShape
 
 _LOOPED = 500_000  # parameters from which, on a CPU, candidates with own weights are faster one by one than vectorised
 _STATISTICS = 0.01  # weight of the distance between statistics before batch norms
 
 
 class _Inputs(NamedTuple):
-    """Known inputs ``(R, n, k)`` of the readout, and the weights ``(R, n)`` of each image's squared distance from them."""
-
     view: LayerInputs
-    values: Tensor
-    weights: Tensor
+    values: Tensor  # (R, n, k) known inputs of the readout
+    weights: Tensor  # (R, n) of each image's squared distance from them
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,11 @@ class _Group:
 class Matcher:
     """Compares the updates that clients would have sent, had they trained on candidate images, with those they sent.
 
-    ``facts`` are of steps that do not say themselves what their batches were; ``proximal`` is the weight mu of
-    mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
+    ``facts`` are of steps that do not name their batches; ``proximal`` is mu of mu / 2 |w - w_broadcast|^2 in the loss.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        image_shape: tuple[int, int, int],
-        facts: BatchFacts,
-        device: torch.device,
-        proximal: float = 0.0,
+        self, model: nn.Module, image_shape: ImageShape, facts: BatchFacts, device: torch.device, proximal: float = 0.0
     ) -> None:
         self._facts, self._proximal = facts, proximal
         self._alone, self.together = StepModel(model, device), RowGradients(model, image_shape, device)
@@ -95,25 +96,18 @@ class Matcher:
         known: Sequence[tuple[Known, float] | None] = (),
         statistics: Sequence[Statistics] = (),
     ) -> Matching:
-        """Return the comparison with N steps of so many images, one a candidate.
-
-        ``known`` has the known inputs of each step's readout, and the weight of the relative squared distance from them,
-        mean over images, or None; ``statistics`` are N before batch norms. Both may be empty.
-        """
-        kinds = [
-            (step.sizes or tuple(batch_sizes(count, self._facts)), step.readout)
-            for step, count in zip(steps, counts, strict=True)
-        ]
+        """Return the comparison with N steps of so many images, one a candidate."""
+        pairs = zip(steps, counts, strict=True)
+        kinds = [(step.sizes or tuple(batch_sizes(count, self._facts)), step.readout) for step, count in pairs]
         # Those of one pass may each have a head of their own.
         one_head = not self.together.supported or any(len(sizes) > 1 for sizes, _ in kinds)
         alike: list[list[int]] = []
         for row, step in enumerate(steps):
             for rows in alike:
                 first = steps[rows[0]]
-                same = (
-                    equal_weights(first.fixed, step.fixed) if one_head else _shapes(first.fixed) == _shapes(step.fixed)
-                )
-                if kinds[rows[0]] == kinds[row] and same and equal_weights(first.weights, step.weights):
+                alike_heads = equal_weights if one_head else _equal_shapes
+                same = kinds[rows[0]] == kinds[row] and alike_heads(first.fixed, step.fixed)
+                if same and equal_weights(first.weights, step.weights):
                     rows.append(row)
                     break
             else:
@@ -121,10 +115,7 @@ class Matcher:
         return Matching(self, [_group(rows, steps, *kinds[rows[0]], known, statistics) for rows in alike], steps)
 
     def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
-        """Return the updates that images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to, as they are compared.
-
-        Beside them what went into the readout ``(R, n, k)``; empty where there is none.
-        """
+        """Return compared updates by images ``(R, n, c, h, w)`` of labels ``(R, n, C)``, and the readout's inputs."""
         gradients: Gradients
         inputs = images.new_empty(0)
         if self.together.supported and len(group.sizes) == 1:
@@ -153,10 +144,7 @@ class Matcher:
 
 
 class Matching:
-    """N candidates against N observed updates.
-
-    Which candidates are asked for is looked at only where it is another tensor than the last time, or was written to.
-    """
+    """N candidates against N observed updates; which are asked for is looked at only where the tensor is another."""
 
     def __init__(self, matcher: Matcher, groups: Sequence[_Group], steps: Sequence[LocalStep]) -> None:
         self._matcher, self._groups, self._steps = matcher, groups, steps
@@ -165,8 +153,8 @@ class Matching:
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor, *, beside: bool = True) -> Tensor:
         """Return one minus the cosine between some candidates' updates and the observed ones ``(R,)``, in [0, 2].
 
-        Images beyond a candidate's own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
-        What else candidates are asked for is added, unless not ``beside``.
+        Of images ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, those beyond a candidate's count have no part.
+        What else candidates are asked for is added where ``beside``.
         """
         return self._over_groups(images, labels, rows, cosine_distance, beside)
 
@@ -175,10 +163,7 @@ class Matching:
         return self._over_groups(images, labels, rows, squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
-        """Return the squared distance and its derivative as a function of points ``(R, D)`` and the candidates' numbers.
-
-        ``shown`` returns the images and labels of both.
-        """
+        """Return the squared distance and its derivative at points ``(R, D)``; ``shown`` gives images and labels."""
 
         def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             points = points.detach().requires_grad_()
@@ -231,8 +216,8 @@ class Matching:
         return [(places.to(group.norms.device), group.of(match.int().argmax(1)[places], projection))]
 
 
-def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in values.items()}
+def _equal_shapes(first: Weights, second: Weights) -> bool:
+    return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
 
 
 def _group(
@@ -251,10 +236,8 @@ def _group(
         fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in fixed}
     norms = torch.stack([value.square().flatten(1).sum(1) for value in target.values()]).sum(0).sqrt()
     each = [statistics[row] for row in rows] if statistics else []
-    stacked = {
-        name: (torch.stack([entry[name][0] for entry in each]), torch.stack([entry[name][1] for entry in each]))
-        for name in (each[0] if each else ())
-    }
+    both = {name: list(zip(*[entry[name] for entry in each], strict=True)) for name in (each[0] if each else ())}
+    stacked = {name: (torch.stack(means), torch.stack(variances)) for name, (means, variances) in both.items()}
     inputs = _inputs([known[row] for row in rows]) if known else None
     return _Group(torch.tensor(rows), first.weights, fixed, target, norms, sizes, readout, own_fixed, inputs, stacked)
 

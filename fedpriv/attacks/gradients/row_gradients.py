@@ -18,22 +18,16 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.update import RANDOM, mean_loss
-from fedpriv.attacks.inputs.updates import Weights
+from fedpriv.attacks.gradients.update import RANDOM, Weights, mean_loss
 
 _TINY = 1e-30
 
 
 class Factors(NamedTuple):
-    """The gradient of a linear layer's weight as a product: ``(R, n, I)`` inputs, ``(R, n, O)`` derivatives."""
+    """The gradient ``(R, O, I)`` of a linear layer's weight: ``(R, n, I)`` inputs, ``(R, n, O)`` derivatives."""
 
     inputs: Tensor
     deltas: Tensor
-
-    @property
-    def product(self) -> Tensor:
-        """The gradient ``(R, O, I)``."""
-        return torch.bmm(self.deltas.mT, self.inputs)
 
 
 Gradients = Mapping[str, Tensor | Factors]
@@ -42,14 +36,13 @@ Gradients = Mapping[str, Tensor | Factors]
 
 def formed(value: Tensor | Factors) -> Tensor:
     """Return a gradient as one tensor ``(R, ...)``."""
-    return value.product if isinstance(value, Factors) else value
+    return torch.bmm(value.deltas.mT, value.inputs) if isinstance(value, Factors) else value
 
 
 def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Tensor:
-    """Return one minus the cosine of each candidate's gradient and its target, all parameters as one vector: ``(R,)``.
+    """Return one minus the cosine of each candidate's gradient and its target ``(R,)`` over the names in ``target``.
 
-    Names that are not in ``target``, whose norms are ``norms`` ``(R,)``, have no part. Source: Geiping et al., "Inverting
-    Gradients" (NeurIPS 2020), equation 4.
+    All parameters are one vector; the target's norms are ``norms`` ``(R,)``. Source: Geiping et al. 2020, equation 4.
     """
     inner, squares = [], []
     for name, aim in target.items():
@@ -63,10 +56,9 @@ def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Ten
                 alike = torch.bmm(value.inputs, value.inputs.mT) * torch.bmm(value.deltas, value.deltas.mT)
                 squares.append(alike.sum((1, 2)))
                 continue
-            value = value.product
         else:
             inner.append((value * aim).flatten(1).sum(1))
-        squares.append(value.square().flatten(1).sum(1))
+        squares.append(formed(value).square().flatten(1).sum(1))
     # The root's derivative is infinite at zero, which a dead network's gradient is.
     lengths = torch.stack(squares).sum(0).clamp_min(_TINY).sqrt()
     return 1 - torch.stack(inner).sum(0) / (lengths * norms.clamp_min(_TINY))
@@ -105,7 +97,7 @@ class RowLinear(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the layer's outputs."""
+        """Return the layer's outputs of values ``(R n, I)``."""
         if self.weight.dim() == 2:
             return functional.linear(values, self.weight, self.bias)
         result = torch.bmm(values.unflatten(0, (len(self.weight), -1)), self.weight.mT)
@@ -124,10 +116,7 @@ class _Passage(NamedTuple):
 
 
 class RowGradients:
-    """The loss of :class:`fedpriv.attacks.gradients.update.StepModel`, for all candidates that share weights in one pass.
-
-    It is ``supported`` where every parameter is of a layer of a known kind that is passed once.
-    """
+    """The loss of :class:`fedpriv.attacks.gradients.update.StepModel`, for all candidates that share weights in one pass."""
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
         self._model = copy.deepcopy(model).requires_grad_(False)
@@ -181,7 +170,7 @@ class RowGradients:
     ) -> tuple[dict[str, Tensor | Factors], Tensor]:
         """Return the gradients of each candidate's mean loss, differentiable in the images, and the readout's inputs.
 
-        Of images ``(R, n, c, h, w)`` and labels ``(R, n, C)``; linear layers may have a candidate's own weights.
+        Images are ``(R, n, c, h, w)`` of labels ``(R, n, C)``; linear layers may have a candidate's own weights.
         """
         rows = len(images)
         differentiate = torch.is_grad_enabled() and images.requires_grad
@@ -246,14 +235,10 @@ def _layer_gradient(passage: _Passage, delta: Tensor, rows: int) -> dict[str, Te
 
 
 class _KernelGradient(torch.autograd.Function):
-    """The gradient of a convolution's weight ``(R, O, C / groups, k, k)``, candidates being groups of one convolution.
-
-    Of maps ``(R, n, C, h, w)`` and the derivative ``(R, n, O, H, W)`` at what came out.
-    """
+    """The gradient of a convolution's weight ``(R, O, C / groups, k, k)``, candidates being groups of one convolution."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, delta: Tensor, layer: nn.Conv2d) -> Tensor:
-        """Return the gradient."""
         ctx.layer, ctx.rows = layer, len(maps)
         maps, delta = (values.transpose(0, 1).flatten(1, 2) for values in (maps, delta))  # (n, R C, h, w)
         ctx.save_for_backward(maps, delta)
@@ -263,7 +248,6 @@ class _KernelGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grown: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the derivatives in both."""
         maps, delta = ctx.saved_tensors
         weight, layer = grown[0].flatten(0, 1), ctx.layer
         by_maps = by_delta = None

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.inputs.updates import Tangent
+from fedpriv.attacks.gradients.update import Tangent
 
 _RANK = 1e-5  # singular values below this share of the largest are rounding
 EXPLAINED = 1e-2  # a batch is explained when what it leaves of the layer's gradient is below this share
@@ -71,12 +71,10 @@ _SOLVED, _EXPLAINED = 1e-2, 100.0  # share of equations that may stay unsolved; 
 
 
 class _Search(NamedTuple):
-    """Starts for each image of a label and at most, reflections at most, and how widely first predictions are drawn."""
-
-    starts: int
+    starts: int  # for each image of a label
     most: int
-    steps: int
-    spread: float = 0.0
+    steps: int  # reflections at most
+    spread: float = 0.0  # with which first predictions are drawn
 
 
 _ALIKE, _OWN = _Search(16, 512, 400), _Search(64, 1024, 150, spread=2.0)
@@ -90,10 +88,6 @@ class LabelSlopes:
     head: Tensor
     chances: Tensor
     counts: Tensor
-
-    def at(self, outputs: Tensor) -> LabelSlopes:
-        """Return the same at some outputs ``(u,)`` alone."""
-        return replace(self, head=self.head[:, outputs].contiguous())
 
     @cached_property
     def products(self) -> Tensor:
@@ -199,11 +193,10 @@ class _Coordinates:
         return functional.normalize((inner / self.values) @ self._onto)
 
     def reweighted(self, inner: Tensor, smooth: float, noise: float, root: bool) -> Tensor:
-        """Return unit directions ``(s, r)`` along which the squares over the sizes of entries are less.
+        """Return unit directions ``(s, r)`` along which squares over entries' sizes (or squares: no ``root``) are less.
 
-        By inverse iteration from where they are, which is all that the next step's weights need of this one's: the least
-        eigenvector takes ten times as long. Weights are smooth in shares of the root mean square, beside entries' ``noise``;
-        with ``root`` squares are divided by sizes, else by squares.
+        By inverse iteration from where they are: the least eigenvector takes ten times as long. Weights are smooth in shares
+        of the root mean square, beside entries' ``noise``.
         """
         squares = (self.basis @ inner.T).square_()
         weights = squares.add_(smooth**2 * squares.mean(0) + noise**2).reciprocal_()
@@ -234,11 +227,7 @@ class _Span:
         return columns.abs() < (_ZERO * sizes + _NOISE * self.noise).minimum(_COARSE * sizes)
 
     def walked(self, aside: Tensor, generator: torch.Generator) -> Tensor:
-        """Walk from random starts and single outputs' rows to directions that make the entries' mean size least near by.
-
-        Entries count relative to the length of their output's row. Each step minimises the squares over the sizes that the
-        entries had before. Starts have no part along the directions ``aside`` ``(a, rank)``.
-        """
+        """Walk from random starts and single outputs' rows to directions that make the entries' mean size least near by."""
         drawn = torch.randn(_STARTS // 2, self.rank, generator=generator, dtype=self.columns.dtype)
         picked = torch.randint(len(self.columns), (_STARTS // 2,), generator=generator)
         starts = torch.cat([drawn, self._even.basis[picked]])
@@ -262,10 +251,7 @@ class _Span:
 
 
 def _sparse_directions(span: _Span, generator: torch.Generator, by_label: LabelSlopes | None) -> tuple[Tensor, int]:
-    """Return unit directions ``(r, rank)`` whose columns vanish far more often than by chance; the first so many attested.
-
-    Masked slopes of labels are looked for before all else.
-    """
+    """Return unit directions ``(r, rank)`` whose columns vanish more often than by chance; the first so many attested."""
     labelled = found = span.columns.new_zeros(0, span.rank)
     attested, before = 0, -1
     if by_label is not None:
@@ -331,10 +317,10 @@ def _without_others(span: _Span, directions: Tensor, number: int) -> Tensor | No
 def _distinct(span: _Span, directions: Tensor, labelled: Tensor) -> tuple[Tensor, int, int]:
     """Return directions without repeats, how many of them, the first, are attested, and the zeros of these together.
 
-    Attested are those that vanish about as often as the best, and not only where a better one does: a mixture of two
-    columns vanishes where both do. So are those whose column is one of the ``labelled`` ``(l, rank)``. Others fill up, most
-    zeros first: a mixture in place of one of its own parts spoils no image but theirs. Directions whose zeros are hardly
-    more than the ``rank - 1`` that any can have are left out.
+    Attested are those that vanish about as often as the best, and not only where a better one does (as a mixture would),
+    and those whose column is one of the ``labelled`` ``(l, rank)``. Others fill up, most zeros first: a mixture in place
+    of one of its own parts spoils no image but theirs. Those with hardly more than the ``rank - 1`` zeros of any are left
+    out.
     """
     if not len(directions):
         return directions, 0, 0
@@ -378,10 +364,9 @@ def _rank(values: Tensor) -> int:
 def separate(
     weight: Tensor, bias: Tensor, count: int, generator: torch.Generator, by_label: LabelSlopes | None = None
 ) -> tuple[Tensor, int]:
-    """Return the columns of D ``(m, r)``, float64, of as many images as can be separated.
+    """Return the columns of D ``(m, r)``, float64, of as many images as can be separated; the first so many are attested.
 
-    Beside them how many, the first, show too many zeros to be anything but an image's. ``weight`` is dW ``(m, k)``, or its
-    product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
+    ``weight`` is dW ``(m, k)``, or its product with anything from the right that keeps its rank; ``bias`` is db ``(m,)``.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -399,7 +384,8 @@ def separate(
         # What is left of the gradient beside its n largest parts is rounding, spread evenly over the entries.
         left_over = float(values[rank]) if len(values) > rank else 0.0
         noise = left_over / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1]))
-        directions, attested = _sparse_directions(_Span(span[live], noise), generator, by_label and by_label.at(live))
+        at_live = by_label and replace(by_label, head=by_label.head[:, live].contiguous())
+        directions, attested = _sparse_directions(_Span(span[live], noise), generator, at_live)
     columns = span @ directions.T
     # Each column has its true length when all of them sum to db.
     scales = torch.linalg.lstsq(columns, bias[:, None], driver="gelsd").solution[:, 0]
@@ -408,10 +394,9 @@ def separate(
 
 
 def lone_inputs(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, those first that other outputs confirm.
+    """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, once each, confirmed ones first.
 
-    Where one image alone touched an output, that is what the image put in; else a mixture. Two outputs that agree can
-    hardly both be mixtures; repeats are left out.
+    Where one image alone touched an output, that is what it put in; two outputs that agree can hardly both be mixtures.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     live = (bias.abs() > 1e-4 * bias.abs().max().clamp(min=1e-300)).nonzero().squeeze(1)
@@ -439,13 +424,9 @@ class Parts(NamedTuple):
 
 
 class LinearGradient:
-    """The gradient of a linear layer as far as an update says it, float64 on the CPU; if truncated projected already.
+    """The gradient of a linear layer ``(m, k)`` as far as an update says it, float64 on the CPU; if truncated projected.
 
-    Attributes:
-        weight: ``(m, k)``.
-        bias: ``(m,)``.
-        onto: ``(k, r)`` along which the rows of a truncated layer are known; None for everything. Its columns likewise.
-        rows: the rows, along that.
+    ``rows`` are those along ``onto`` ``(k, r)``, along which a truncated layer's are known; None for everything.
     """
 
     def __init__(self, gradient: Mapping[str, Tensor], project: Any, layer: str) -> None:
@@ -473,10 +454,7 @@ class LinearGradient:
         return float(rest.norm() / self.rows.norm().clamp(min=1e-300))
 
     def parts(self, count: int, draw: torch.Generator, by_label: LabelSlopes | None = None) -> Parts | None:
-        """Return the parts of one step, an image each; None where there are not as many parts as images.
-
-        The mean loss's share of each image is what it put into the bias's gradient, so derivatives are n times that.
-        """
+        """Return the parts of one step, an image each; None where there are not as many parts as images."""
         if count > (_MOST if by_label is None else MOST_BY_LABELS):
             return None
         errors, attested = separate(self.rows, self.bias, count, draw, by_label)
@@ -484,7 +462,7 @@ class LinearGradient:
         if missing and (by_label is None or errors.shape[1] < _rank(torch.linalg.svdvals(self.rows))):
             return None
         inputs = self.inputs(errors)
-        # Of an image that the network is sure of the gradient says nothing: a part of zeros stands for it.
+        # Derivatives are n times an image's share of the mean loss; zeros stand for one that the network is sure of.
         derivatives, inputs = (functional.pad(values, (0, 0, 0, missing)) for values in (count * errors.T, inputs))
         explained = self.unexplained(inputs) < EXPLAINED
         return Parts(derivatives.float(), inputs.float(), explained, attested == count)
@@ -492,15 +470,11 @@ class LinearGradient:
 
 @dataclass(frozen=True)
 class HeadMembers:
-    """The images of one step at the head, in the order of the labels.
+    """The images of one step at the head, in the order of the labels."""
 
-    Derivatives ``(n, C)`` of the loss at the logits; inputs ``(n, d)``, an estimate, or what images of the label put in on
-    the whole, for those that are not ``sure`` ``(n,)``.
-    """
-
-    derivatives: Tensor
-    inputs: Tensor
-    sure: Tensor
+    derivatives: Tensor  # (n, C) of the loss at the logits
+    inputs: Tensor  # (n, d), an estimate or the mean of the label's images for those that are not sure
+    sure: Tensor  # (n,)
 
 
 @dataclass(frozen=True)
@@ -553,12 +527,12 @@ def members_of_head(
     if not 2 <= count <= min(MOST_AT_HEAD, len(given[1]) - 1) or int(labels.min()) < 0:
         return None
     classes, of_class = labels.unique(return_inverse=True)
-    alone, together = torch.arange(count), len(classes) < count
-    for groups, current in ((alone, labels), *([(of_class, classes)] if together else [])):
-        result = _solved(given, current, torch.bincount(groups).double(), count, generator)
+    tried = [(torch.arange(count), labels), (of_class, classes)]
+    for groups, current in tried if len(classes) < count else tried[:1]:
+        sizes = torch.bincount(groups)
+        result = _solved(given, current, sizes.double(), count, generator)
         if result is not None:
             pulls, inputs, errors = result
-            sizes = torch.bincount(groups)
             sure = (errors < SURE) & (sizes == 1)
             return HeadMembers((pulls / sizes.unsqueeze(1))[groups].float(), inputs[groups].float(), sure[groups])
     return None

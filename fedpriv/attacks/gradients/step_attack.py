@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,9 +16,18 @@ from torch.nn import functional
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.layers import Known, SeparatedBatch, separate_batch
 from fedpriv.attacks.gradients.matching import Matcher, Matching
-from fedpriv.attacks.gradients.update import LocalStep, batch_facts, batch_sizes, infer_labels, local_step, one_hot
+from fedpriv.attacks.gradients.update import (
+    HEAD,
+    GradientMatch,
+    LocalStep,
+    batch_facts,
+    batch_sizes,
+    infer_labels,
+    local_step,
+    one_hot,
+    sent_entries,
+)
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.inputs.updates import HEAD, GradientMatch, sent_entries
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,
@@ -37,25 +47,16 @@ _AT_HEAD = 10.0  # times it weighs at the head
 
 @dataclass(frozen=True)
 class StepProblem:
-    """T updates to explain.
-
-    Attributes:
-        facts: of the local steps; of targets that differ, of the one with the most steps.
-        counts: T numbers of images, over all steps of each.
-        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where they are unknown.
-        apart: T, what is known of each image where a step's were separated at its ``readout``; else None.
-        misfit: in words, why the true images need not be the best explanation; empty where they are.
-        statistics: T clients' statistics before batch norms, or nothing.
-    """
+    """T updates to explain."""
 
     model: nn.Module
-    facts: BatchFacts
+    facts: BatchFacts  # of the local steps; of targets that differ, of the one with the most steps
     steps: tuple[LocalStep, ...]
-    counts: tuple[int, ...]
-    labels: Tensor
-    apart: tuple[SeparatedBatch | None, ...]
-    misfit: str
-    statistics: tuple[Statistics, ...] = ()
+    counts: tuple[int, ...]  # T numbers of images, over all steps of each
+    labels: Tensor  # (T, M) int64, M the largest count; -1 beyond a target's own, and where they are unknown
+    apart: tuple[SeparatedBatch | None, ...]  # T, of steps whose images were separated at the readout
+    misled: bool  # whether something else moved the weights: the true images need not be the best explanation
+    statistics: tuple[Statistics, ...] = ()  # T clients' before batch norms, or nothing
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
@@ -76,8 +77,8 @@ class StepProblem:
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
-        separated = [self.apart[index] for index in places]
-        slopes = {row: item.derivatives for row, item in enumerate(separated) if item is not None}
+        separated = enumerate(self.apart[index] for index in places)
+        slopes = {row: item.derivatives for row, item in separated if item is not None}
         widest = max((entry.shape[1] for entry in slopes.values()), default=n_classes)
         known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
         for row, slope in slopes.items():
@@ -181,80 +182,49 @@ class GradientMatching(Attack):
 
     def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
         """Return the updates, and what compares candidates with them."""
-        updates = read_problem(
-            self.name,
-            problem,
-            labels_known=self.labels_known,
-            ignore=self.ignore,
-            match=self.match,
-            always_apart=self.apart,
+        updates, known = self.read(problem), problem.knowledge
+        return updates, Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+
+    def read(self, problem: AttackProblem) -> StepProblem:
+        """Return the updates to explain, or refuse; parameters that are ignored still tell labels, and images apart."""
+        targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
+        known = [batch_facts(self.name, knowledge, target.client) for target in targets]
+        model, facts = known[0][0], [facts for _, facts in known]
+        compared, whole, labels = [], [], []
+        for target, own in zip(targets, facts, strict=True):
+            seen = observation_of(problem.observations, target)
+            step = local_step(seen, model, own.learning_rate, problem.device, knowledge.heads.get(target.client))
+            unknown = torch.full((own.images,), -1)
+            found = _known_labels(self.name, target, step, knowledge, own).cpu() if self.labels_known else unknown
+            gradient = _without(self.name, step, self.ignore)
+            if loss.head_apart:
+                gradient = {name: value for name, value in gradient.items() if not name.startswith(HEAD)}
+            compared.append(replace(step, gradient=gradient, sizes=tuple(batch_sizes(len(found), own))))
+            whole.append(step)
+            labels.append(found)
+        apart: list[SeparatedBatch | None] = [None] * len(targets)
+        if self.labels_known and self.match == "all":
+            apart = separate_batch(model, compared, whole, labels, problem, always=self.apart)
+        counts = tuple(len(own_labels) for own_labels in labels)
+        table = torch.full((len(targets), max(counts)), -1)
+        for row, own_labels, separated in zip(table, labels, apart, strict=True):
+            row[: len(own_labels)] = own_labels if separated is None else separated.labels
+        # Soft labels are found with the images, whatever teaches the logits.
+        readable = loss.through == "cross_entropy" or (loss.through == "logits" and not self.labels_known)
+        taught = not readable and any(item is None for item in apart)
+        granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
+        pairs = zip(compared, apart, strict=True)
+        steps = [step if separated is None else separated.step for step, separated in pairs]
+        return StepProblem(
+            model=model,
+            facts=max(facts, key=lambda own: own.steps),
+            steps=tuple(_restricted(self.name, step, self.match) for step in steps),
+            counts=counts,
+            labels=table.to(problem.device),
+            apart=tuple(apart),
+            misled=taught or bool(loss.besides) or (any(len(s.sizes) > 1 for s in compared) and bool(loss.later)),
+            statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
         )
-        shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
-        return updates, Matcher(updates.model, shape, updates.facts, problem.device, proximal)
-
-
-def read_problem(
-    attack: str,
-    problem: AttackProblem,
-    *,
-    labels_known: bool = True,
-    ignore: str = "",
-    match: GradientMatch = "all",
-    always_apart: bool = False,
-) -> StepProblem:
-    """Return the updates to explain; options as of :class:`GradientMatching`, or refuse where something is missing.
-
-    Parameters that are ignored still tell labels, and images apart; with ``always_apart`` also where labels say the loss.
-    """
-    targets, knowledge, loss = problem.targets, problem.knowledge, problem.knowledge.loss
-    known = [batch_facts(attack, knowledge, target.client) for target in targets]
-    model, facts = known[0][0], [facts for _, facts in known]
-    compared, whole, labels = [], [], []
-    for target, own in zip(targets, facts, strict=True):
-        seen = observation_of(problem.observations, target)
-        step = local_step(seen, model, own.learning_rate, problem.device, knowledge.heads.get(target.client))
-        unknown = torch.full((own.images,), -1)
-        labels.append(_known_labels(attack, target, step, knowledge, own).cpu() if labels_known else unknown)
-        gradient = _without(attack, step, ignore)
-        if loss.head_apart:
-            gradient = {name: value for name, value in gradient.items() if not name.startswith(HEAD)}
-        compared.append(replace(step, gradient=gradient, sizes=tuple(batch_sizes(len(labels[-1]), own))))
-        whole.append(step)
-    apart: list[SeparatedBatch | None] = [None] * len(targets)
-    if labels_known and match == "all":
-        apart = separate_batch(model, compared, whole, labels, problem, always=always_apart)
-    if not labels_known and loss.through == "logits":  # soft labels are found with the images
-        loss = replace(loss, through="cross_entropy")
-    counts = tuple(len(own_labels) for own_labels in labels)
-    table = torch.full((len(targets), max(counts)), -1)
-    for row, own_labels, separated in zip(table, labels, apart, strict=True):
-        row[: len(own_labels)] = own_labels if separated is None else separated.labels
-    reasons = [loss.besides, loss.later if any(len(step.sizes) > 1 for step in compared) else ""]
-    if loss.through != "cross_entropy" and any(item is None for item in apart):
-        by = {"logits": "logits", "representation": "representations"}[loss.through]
-        reasons.append(
-            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
-            "where a fully connected layer stands before them and one step used one image, or few that are separated"
-        )
-    granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
-    pairs = zip(compared, apart, strict=True)
-    steps = [step if separated is None else separated.step for step, separated in pairs]
-    return StepProblem(
-        model=model,
-        facts=max(facts, key=lambda own: own.steps),
-        steps=tuple(_restricted(attack, step, match) for step in steps),
-        counts=counts,
-        labels=table.to(problem.device),
-        apart=tuple(apart),
-        misfit=moved_besides(reasons),
-        statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
-    )
-
-
-def moved_besides(reasons: Sequence[str]) -> str:
-    """Return a sentence of what else moved the weights than what attacks follow; empty for nothing."""
-    stated = "; ".join(reason for reason in reasons if reason)
-    return f"The true images need not be the best fit: {stated}." if stated else ""
 
 
 def _without(attack: str, step: LocalStep, ignore: str) -> dict[str, Tensor]:
@@ -288,16 +258,13 @@ def _restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep
 
 
 def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
-    """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
-
-    Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
-    """
+    """Return the labels ``(M,)`` of a target's images: given where granted, else inferred and dealt out over steps."""
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
         assert knowledge.model is not None
         labels = infer_labels(step, knowledge.model, facts.images, knowledge.n_classes, knowledge.image_shape)
-        sizes = batch_sizes(facts.images, facts)
-        turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
+        sizes = enumerate(batch_sizes(facts.images, facts))
+        turns = sorted((turn, batch) for batch, size in sizes for turn in range(size))
         order = sorted(range(len(turns)), key=lambda position: (turns[position][1], turns[position][0]))
         return labels[torch.tensor(order, device=labels.device)]
     where = f"client {target.client} in round {target.round}"
@@ -308,17 +275,14 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
             f"pass knowledge={shown({'labels': 'inferred'})}"
         )
     if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
-        raise UserError(
-            f"attack {attack!r}: {len(given)} labels for {where}, expected 1 to {most}: {facts.steps} step(s) of a "
-            f"batch of {facts.batch_size}"
-        )
+        expected = f"1 to {most}: {facts.steps} step(s) of a batch of {facts.batch_size}"
+        raise UserError(f"attack {attack!r}: {len(given)} labels for {where}, expected {expected}")
     return given
 
 
 def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge) -> int:
     """Estimate the memory of a row while its images are matched."""
-    channels, height, width = knowledge.image_shape
-    pixels = problem.labels.shape[1] * channels * height * width
+    pixels = problem.labels.shape[1] * math.prod(knowledge.image_shape)
     weights = sum(parameter.numel() for parameter in problem.model.parameters())
     # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
     return 4 * (8 * weights * problem.facts.steps + 400 * pixels)

@@ -1,4 +1,4 @@
-"""The gradient behind the update of a client's SGD steps, the function of images that it is, and labels read off it.
+"""The change of weights that a client uploads, the gradient behind it, the function of images that it is, and labels.
 
 Labels are read off the gradient of the last layer, or guessed through a private head: the cross-entropy's gradient is linear
 in the labels, so an extractor's is about a mixture, by class, of those that images of no content would have with each label;
@@ -10,17 +10,215 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
+from torch.nn.functional import pad
 
-from fedpriv.attacks.inputs.updates import HEAD, Weights, read_update, require_facts
+from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
+from fedpriv.attacks.inputs.targets import kinds_in
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
+from fedpriv.models import ImageShape
 from fedpriv.models.split import VariationalBottleneck
+from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
+
+Weights = dict[str, Tensor]
+
+HEAD = "head."
+"""Prefix of the names of a model's head; an extractor travels without it."""
+
+GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
+"""The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; all as
+far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size
+(``noise``)."""
+
+_SMOOTH, _TINY = 0.03, 1e-30  # width of the smooth sign, in root mean squares of the candidate's gradient; least square
+_TRUNCATED = 1 - 1e-3  # share of the largest magnitude from which an entry counts as truncated: weights are rounded
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """The part of a gradient that the truncated matrix it led to gives away.
+
+    A client takes a step from W to W' = W - lr G and uploads the leading singular triples of W', W'_t = U S V. As U^T W' =
+    S V and W' V^T = U S, the server knows U^T G and G V^T exactly, but nothing of what is orthogonal to both:
+
+        G - (I - U U^T) G (I - V^T V)
+
+    is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Candidates that are projected
+    likewise are compared without error; the same holds of a sum of steps. Convolution kernels are projected slice by slice.
+
+    Parameters that are not named pass unchanged.
+    """
+
+    left: Mapping[str, Tensor] = field(default_factory=dict)  # name -> U (..., a, t), columns orthonormal or zero
+    right: Mapping[str, Tensor] = field(default_factory=dict)  # name -> V (..., t, b), rows orthonormal or zero
+
+    def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
+        """Return the projection of ``gradient``; leading axes of a stack are kept."""
+        return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
+
+    def _project(self, name: str, value: Tensor) -> Tensor:
+        left, right = self.left[name], self.right[name]
+        beside = value - left @ (left.mT @ value)
+        return value - (beside - (beside @ right.mT) @ right)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Broadcast and uploaded weights by the same names, of a low-rank model recovered ones."""
+
+    before: Weights
+    after: Weights
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = None  # to what can be compared; None for everything
+
+    def gradient(self, learning_rate: float) -> Weights:
+        """Return ``(before - after) / learning rate``, projected where the upload is truncated: the sum of the steps'."""
+        change = {name: (value - self.after[name]) / learning_rate for name, value in self.before.items()}
+        return change if self.project is None else self.project(change)
+
+
+def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
+    """Return the change of the uploaded weights (of an extractor without the head); refuse parameters of other shapes."""
+    where = f"client {seen.client} in round {seen.round}"
+    states: list[Weights] = []
+    tangent: Tangent | None = None
+    for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
+        payload = NETWORKS.first(message)
+        if payload is None:
+            wanted = f"the weights of a network ({', '.join(NETWORKS)}) in the {side}"
+            raise UserError(f"{where}: expected {wanted}, got {kinds_in(message)}")
+        state = payload.parameters()
+        if payload.space == "factors":
+            factors = {name: value.to(device) for name, value in state.items()}
+            state = recover(factors)
+            if side == "upload":
+                left = {name: factors[name + LEFT] for name in state if name + LEFT in factors}
+                tangent = Tangent(left, {name: factors[name + RIGHT] for name in left})
+        if payload.network == "extractor":
+            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(HEAD)}
+        for name, shape in shapes.items():
+            if name not in state or state[name].shape != shape:
+                got = tuple(state[name].shape) if name in state else "nothing"
+                raise UserError(f"{where}: {side} parameter {name!r} should be {tuple(shape)}, got {got}")
+        states.append({name: state[name].to(device) for name in shapes})
+    before, after = states
+    return Update(before, after, tangent)
+
+
+def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
+    """Return the facts of a client's local steps, or refuse where they were not handed over."""
+    facts = knowledge.facts_of(client)
+    if facts is None:
+        raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps); none were handed over")
+    return facts
+
+
+def stacked_projection(
+    projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None],
+) -> Tangent | SentEntries | None:
+    """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected."""
+    if all(projection is None for projection in projections):
+        return None
+    entries = [projection for projection in projections if isinstance(projection, SentEntries)]
+    if len(entries) == len(projections):
+        return _stacked_entries(entries)
+    tangents = [projection for projection in projections if isinstance(projection, Tangent)]
+    if len(tangents) < len(projections):
+        raise TypeError("some updates are projected and some are not; they cannot be stacked")
+    lefts, rights = {}, {}
+    for name in dict.fromkeys(name for tangent in tangents for name in tangent.left):
+        left, right = next((each.left[name], each.right[name]) for each in tangents if name in each.left)
+        identity = torch.eye(left.shape[-2], dtype=left.dtype, device=left.device)
+        whole = identity.expand(*left.shape[:-1], left.shape[-2])
+        nothing = right.new_zeros(*right.shape[:-2], left.shape[-2], right.shape[-1])
+        pairs = [(each.left.get(name, whole), each.right.get(name, nothing)) for each in tangents]
+        rank = max(first.shape[-1] for first, _ in pairs)
+        lefts[name] = torch.stack([pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
+        rights[name] = torch.stack([pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
+    return Tangent(lefts, rights)
+
+
+@dataclass(frozen=True)
+class SentEntries:
+    """The projection of candidate gradients onto what N clients sent.
+
+    Entries of a pruned update that are zero are left out. A *censored* update, without its smallest entries and with its
+    large ones truncated, bounds those. Where noise is in proportion to each tensor, tensors are taken *relative* to their
+    root mean square in the update. Of signs times one magnitude a tensor, candidates' entries g become ``magnitude * g /
+    sqrt(g^2 + (0.03 rms(g))^2)``, with rms(g) over the entries that were sent.
+    """
+
+    wanted: Mapping[str, Tensor]  # name -> observed gradient (N, ...); zero where nothing was sent
+    signs: bool = False
+    limits: Tensor | None = None  # (N, 2) least and largest magnitude sent, over all tensors, of censored updates
+    relative: Mapping[str, Tensor] | None = None  # name -> what a tensor is divided by (N, 1, ...)
+
+    def __call__(self, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the projection of gradients ``(N, ...)`` by name."""
+        if self.limits is not None:
+            return {name: censored(value, self.wanted[name], self.limits) for name, value in gradient.items()}
+        if self.relative is not None:
+            return {name: value / self.relative[name] for name, value in gradient.items()}
+        results = {}
+        for name, value in gradient.items():
+            sent = self.wanted[name] != 0
+            kept = value * sent
+            if self.signs:
+                rows = tuple(range(1, value.dim()))
+                number = sent.sum(rows, keepdim=True).clamp_min(1)
+                square = kept.square().sum(rows, keepdim=True) / number
+                magnitude = self.wanted[name].abs().amax(rows, keepdim=True)
+                kept = magnitude * kept / (kept.square() + _SMOOTH**2 * square + _TINY).sqrt()
+            results[name] = kept
+        return results
+
+
+def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEntries | None:
+    """Return the projection for one observed gradient, by name and without leading axis; None for ``all``."""
+    if match == "all":
+        return None
+    wanted = {name: value.unsqueeze(0) for name, value in gradient.items()}
+    if match == "relative":
+        sizes = {name: value.square().mean().sqrt().expand(1, *[1] * value.dim()) for name, value in gradient.items()}
+        return SentEntries(wanted, relative={name: torch.where(size > 0, size, 1.0) for name, size in sizes.items()})
+    if match != "censored":
+        return SentEntries(wanted, match == "signs")
+    magnitudes = torch.cat([value.detach().abs().flatten() for value in gradient.values()])
+    sent = magnitudes[magnitudes > 0]
+    limits = torch.stack([sent.min(), sent.max()]) if len(sent) else magnitudes.new_zeros(2)
+    return SentEntries(wanted, limits=limits[None])
+
+
+def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
+    """Return candidates' gradients ``(N, ...)`` less all that a censored update leaves open, of magnitudes in the limits.
+
+    Where nothing was sent, what exceeds the smallest magnitude sent; where the largest was, no more than that.
+    """
+    least, most = (limits[:, position].view(-1, *[1] * (wanted.dim() - 1)) for position in (0, 1))
+    sign = wanted.sign()
+    beyond = gradient.sign() * (gradient.abs() - least).clamp_min(0)
+    shortened = sign * torch.minimum(sign * gradient, most)
+    truncated = wanted.abs() >= _TRUNCATED * most
+    return torch.where(wanted == 0, beyond, torch.where(truncated, shortened, gradient))
+
+
+def _stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
+    """Return the projections of several updates of the same parameters as one."""
+
+    def stacked(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    wanted, signs = stacked([entry.wanted for entry in projections]), projections[0].signs
+    limits = [entry.limits for entry in projections if entry.limits is not None]
+    sizes = [entry.relative for entry in projections if entry.relative is not None]
+    return SentEntries(wanted, signs, torch.cat(limits) if limits else None, stacked(sizes) if sizes else None)
+
 
 RANDOM = (nn.modules.dropout._DropoutNd, VariationalBottleneck)
 """Layers that draw numbers in training, which nobody but the client knows."""
@@ -67,10 +265,9 @@ def local_step(
     fixed: Weights = {}
     if update.before.keys() != shapes.keys():
         if head is None:
-            raise UserError(
-                f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
-                f"its gradient needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
-            )
+            granted = f"needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
+            where = f"client {seen.client} in round {seen.round}"
+            raise UserError(f"{where}: an extractor is trained through a private head; matching its gradient {granted}")
         fixed = private_head(head, update.before)
     return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)
 
@@ -82,11 +279,10 @@ def private_head(head: tuple[Tensor, Tensor], beside: Weights) -> Weights:
 
 
 class StepModel:
-    """The client's loss as a function of weights, ready for ``torch.func``.
+    """The client's loss as a function of weights, ready for ``torch.func``, in training mode.
 
-    The gradient is evaluated as the client computed it, in training mode: batch norm takes the statistics of the batch
-    (its running statistics have no part in a training step, so they are left out). What nobody but the client knows is
-    switched off: dropout's masks, and the code that a variational bottleneck draws, for which its mean stands.
+    Batch norm takes the statistics of the batch. What nobody but the client knows is switched off: dropout's masks, and the
+    code that a variational bottleneck draws, for which its mean stands.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -143,10 +339,9 @@ def square_norms(steps: Sequence[LocalStep]) -> Tensor:
 
 
 def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
-    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
+    """Return the sizes of the batches that a round of ``count`` images was split into, in order, as far as known.
 
-    Where they are not known, batches hold ``facts.batch_size`` images, the last one the rest; where that makes more steps
-    than there were, the tail was joined to the batch before.
+    Else batches hold ``facts.batch_size``, the last one the rest, which was joined to the one before if steps were fewer.
     """
     if sum(facts.sizes) == count:
         return list(facts.sizes)
@@ -163,11 +358,7 @@ def one_hot(labels: Tensor, n_classes: int) -> Tensor:
 
 
 def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, Tensor | None]:
-    """Return the last linear layer's weight ``(C, d)`` and bias ``(C,)`` or None of a gradient in the order of layers.
-
-    Raises:
-        UserError: when no parameter has the shape of such a weight.
-    """
+    """Return the last linear layer's weight ``(C, d)`` and bias ``(C,)`` or None of a gradient in the order of layers."""
     names = [name for name, value in gradient.items() if value.dim() == 2 and len(value) == n_classes]
     if not names:
         raise UserError(f"the model has no linear layer with {n_classes} outputs; labels cannot be inferred from it")
@@ -175,9 +366,7 @@ def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, 
     return gradient[names[-1]], bias
 
 
-def infer_labels(
-    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
-) -> Tensor:
+def infer_labels(step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: ImageShape) -> Tensor:
     """Return the labels of a step's images ``(n,)``, as a multiset, by the head's gradient where that was sent."""
     if step.fixed:
         return labels_through_head(step, model, count, n_classes, image_shape)
@@ -206,7 +395,7 @@ def labels_of_head(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tens
 
 
 def labels_through_head(
-    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: tuple[int, int, int]
+    step: LocalStep, model: nn.Module, count: int, n_classes: int, image_shape: ImageShape
 ) -> Tensor:
     """Return the labels of an extractor's batch ``(n,)``, as a multiset, ascending; ``step.fixed`` holds its head."""
     device = next(iter(step.gradient.values())).device

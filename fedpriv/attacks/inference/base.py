@@ -111,8 +111,7 @@ class Inference(Declared):
         extractor = granted.extractor if self.takes_extractor(kind, granted) else "none"
         return replace(granted, rounds_seen=1, extractor=extractor)
 
-    @property
-    def uses_rounds(self) -> bool:
+    def uses_rounds_on(self, kind: str) -> bool:
         """True where it combines several rounds."""
         return self.most_rounds > 1
 

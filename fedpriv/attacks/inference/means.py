@@ -35,20 +35,12 @@ from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
 from fedpriv.uploads.payload import Payload
 
-RIDGE = 0.01
-"""r; chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike."""
+RIDGE, LIKELY, FEWEST, TINY = 0.01, 10, 20, 1e-30
+"""r, chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike; assumed images of a
+mean; fewest own images, less one for each class, of a covariance; least variance and squared length that is divided by."""
 
-LIKELY, FEWEST = 10, 20
-"""Assumed number of images of a mean; fewest own images, less one for each class, of which a covariance is computed."""
-
-TINY = 1e-30
-"""Least variance and squared length that is divided by."""
-
-AVERAGES = CLASS_MEANS | MIXTURES
-"""Means of representations."""
-
-MEANS = AVERAGES | CLASS_OUTPUTS
-"""Means of representations or outputs."""
+AVERAGES = CLASS_MEANS | MIXTURES  # of representations
+MEANS = AVERAGES | CLASS_OUTPUTS  # of representations or outputs
 
 _REHEARSALS, _LEAST_SCALE, _WHOLE, _BENT = 16, 1e-2, 0.9, 0.9
 """Simulations of a client's defense; the least share of length that it may leave; the share of entries below which it drops
@@ -100,10 +92,7 @@ def enough_images(labels: Tensor) -> bool:
 
 
 def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> ClassCovariance:
-    """Return means and covariance of own images ``(n, d)`` float64 of classes ``(n,)``.
-
-    With ``noise``, the variance of each entry of an upload, as it adds to a mean of :data:`LIKELY` images.
-    """
+    """Return means and covariance of own images ``(n, d)`` float64 of classes ``(n,)``; ``noise`` is an entry's variance."""
     means, numbers, apart = {}, {}, []
     for label in labels.unique().tolist():
         feature = features[labels == label]
@@ -119,9 +108,6 @@ def class_covariance(features: Tensor, labels: Tensor, noise: float = 0.0) -> Cl
     variances = squares / max(1, len(rows) - len(means))
     least = (RIDGE * variances.sum() / rows.shape[1]).clamp_min(TINY) + LIKELY * noise
     return ClassCovariance(means, features.mean(0), numbers, directions, variances + least, least)
-
-
-# ---------------------------------------------------------------- rounds
 
 
 @dataclass(frozen=True)
@@ -185,25 +171,17 @@ def rows_by_class(sent: Payload, *, every_class: bool = False) -> tuple[Tensor, 
 
 
 def read_mean_round(
-    seen: Observation,
-    knowledge: Knowledge,
-    images: Tensor,
-    values: Tensor,
-    labels: Tensor,
-    kept: Trained | None = None,
+    seen: Observation, knowledge: Knowledge, images: Tensor, values: Tensor, labels: Tensor, kept: Trained | None = None
 ) -> MeanRound:
     """Return a round of a client whose upload holds class means, or a mixture with its weights; a known defense is undone.
 
-    Candidates are ``images`` ``(n, c, h, w)``; ``values`` ``(m, c, h, w)`` are the attacker's, of ``labels`` ``(m,)``;
-    ``kept`` looks their representations up.
+    Candidates are ``images`` ``(n, c, h, w)``; ``values`` ``(m, c, h, w)`` are the attacker's, of ``labels`` ``(m,)``.
     """
     sent = MEANS.first(seen.upload)
     assert sent is not None
     rows, classes, weights = rows_by_class(sent)
-    own = represent(knowledge, seen.client, values, kept)
-    features = (
-        torch.cat([represent(knowledge, seen.client, images, kept), own]).double() if len(images) else own.double()
-    )
+    shown = (images, values) if len(images) else (values,)
+    features = torch.cat([represent(knowledge, seen.client, some, kept) for some in shown]).double()
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in knowledge.heads[seen.client])
@@ -297,10 +275,7 @@ class MemberCounts:
 
 
 def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
-    """Estimate the images of each class behind the uploads of one client's rounds.
-
-    Of means by the newest round, several of which tell no more; of mixtures by all.
-    """
+    """Estimate the images of each class behind one client's uploads: of means by the newest, of mixtures by all."""
     if rounds[-1].weights is not None:
         seen = MultiRound.of(rounds)
         length, freedom = _left_out(seen.rounds[-1])
@@ -309,11 +284,9 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
         classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
         rows = torch.stack([item.whitened_deviation() for item in seen.rounds])
         rows = rows / (beyond * seen.lengths).clamp_min(TINY).sqrt()[:, None]
-        group, weights = (
-            [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()],
-            seen.weights[:, classes],
-        )
-        numbers, drift = _numbers(rows @ rows.T, weights, seen.alike, group, freedom, noise, drifts=True)
+        group = [seen.rounds[-1].covariance.numbers.get(label, 1) for label in classes.tolist()]
+        weights, gram = seen.weights[:, classes], rows @ rows.T
+        numbers, drift = _numbers(gram, weights, seen.alike, group, freedom, noise, drifts=True)
         return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
     results, weight = {}, torch.ones(1, 1, dtype=torch.float64)
     for part in rounds[-1].parts():
@@ -355,8 +328,8 @@ def _numbers(
 ) -> tuple[Tensor, float]:
     """Return the most probable numbers of images ``(C,)``, at least 1, and s, which is 0 unless it ``drifts``.
 
-    Of inner products of deviations ``(T, T)`` over k, weights ``(T, C)``, how alike rounds are ``(T, T)``, own images of
-    each class, f, and a defense's noise on each diagonal entry ``(T,)``.
+    Of inner products of deviations ``(T, T)`` over k, weights ``(T, C)``, C ``(T, T)``, own images of each class, f, and
+    noise.
     """
     largest = float(gram.diagonal().amax())
     if largest > _FARTHEST:  # beyond any image: one image's distance already

@@ -85,22 +85,19 @@ from fedpriv.util.errors import UserError
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
 
-MOST_ROUNDS_OF_MEANS = 15
-"""Default rounds of deviations: a mixture is separated by weights that change often."""
+MOST_ROUNDS_OF_MEANS = 15  # by default: a mixture is separated by weights that change often
 
 MOST_OTHERS, FEW_OTHERS, FEWEST_OTHERS = 20, 4, 2
 """The most other clients that calibrate trained weights: of whole models, where all share the candidates' gradients; of
 single layers; and where each takes another pass through a network, or another projection."""
 
-LEAST_DISTANCE, FEWEST_FOR_A_SPREAD = 1e-9, 3
-"""A distance that counts as none, and other clients below which a candidate's spread is not taken."""
+LEAST_DISTANCE, FEWEST_FOR_A_SPREAD, WIDTH, _TINY = 1e-9, 3, 2.0, 1e-12
+"""A distance that counts as none; other clients below which a candidate's spread is not taken; width of the kernel over
+pixels, in summed variances of the public images; least length that is divided by."""
 
 SHARE, FLOOR, STEADY = 0.5, 0.3, 1e-2
 """Share of the others' mean that is taken off; of the median spread of their signals that is added to each; and of a round's
 expected deviation that is independent of other rounds. Chosen on a few federations, confirmed on others."""
-
-WIDTH, _TINY = 2.0, 1e-12
-"""Of the kernel over pixels, in summed variances of the public images; least length that is divided by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +146,9 @@ class MembershipInference(Inference):
         if self._deviates(*each[-1], problem.kind):
             means = []
             for seen, knowledge in each:
-                auxiliary, labels = knowledge.public_images, knowledge.public_labels
-                if auxiliary is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    means.append(
-                        read_mean_round(seen, knowledge, candidates.images, auxiliary, labels, problem.trained)
-                    )
+                own, labels, shown = knowledge.public_images, knowledge.public_labels, candidates.images
+                if own is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
+                    means.append(read_mean_round(seen, knowledge, shown, own, labels, problem.trained))
             return deviation_scores(means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:
@@ -203,14 +198,8 @@ def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Kno
     return other.client in (knowledge.heads if private else knowledge.extractors)
 
 
-# ---------------------------------------------------------------- calibration
-
-
 def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
-    """Return the mean over rounds of scores ``(n,)``, each less its median and over its spread.
-
-    Candidates that the last round rules out stay ruled out. One round is returned as it is.
-    """
+    """Return the mean over rounds of scores ``(n,)``, each less its median and over its spread; ruled out as in the last."""
     if len(rounds) == 1:
         return rounds[0]
     scaled = []
@@ -229,11 +218,10 @@ def average_rounds(rounds: Sequence[Tensor]) -> Tensor:
 
 
 def calibrate_by_other_clients(values: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """Return scores ``(n,)`` of distances, float64; minus infinity where the client's own upload rules the candidate out.
+    """Return scores ``(n,)`` of distances ``(n,)`` from the client's upload and the others', float64.
 
-    Distances ``(n,)`` from the client's upload and the others' are at least 0, infinite where membership is ruled out. The
-    calibration is the mean over the others whose uploads hold the candidate's class, or where none does over all
-    candidates.
+    Distances are at least 0, infinite where membership is ruled out. The calibration is the mean over the others whose
+    uploads hold the candidate's class, or where none does over all candidates.
     """
     if not others:
         return -values.double()
@@ -282,8 +270,7 @@ def nearness_to_upload(
 ) -> Tensor:
     """Return the distance of candidates from what was uploaded for their class ``(n,)``; infinite where nothing was.
 
-    Of class outputs the KL divergence, otherwise the relative squared distance. With ``every_class`` a mixture is compared
-    with for every class.
+    Of class outputs the KL divergence, otherwise the relative squared distance; a mixture may be of ``every_class``.
     """
     features = represent(knowledge, seen.client, images).double()
     sent = COMPARED.first(seen.upload)

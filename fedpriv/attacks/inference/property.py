@@ -314,10 +314,7 @@ def _compared_answers(problem: InferenceProblem) -> Mapping[int, tuple[Tensor, T
 
 
 def public_logit_shares(uploads: Mapping[int, Observation]) -> dict[int, Tensor]:
-    """Return by how much each client's mean log output of a class is above the others' ``(C,)``, float64, of mean zero.
-
-    Its softmax estimates the client's shares. Uploads are of two clients or more, on the same public samples.
-    """
+    """Return by how much each client's mean log output of a class is above the others' ``(C,)``, float64, of mean zero."""
     means = torch.stack([log_outputs(public_outputs(seen)).mean(0) for seen in uploads.values()])
     above = means - (means.sum(0) - means) / (len(means) - 1)
     return dict(zip(uploads, above - above.mean(1, keepdim=True), strict=True))

@@ -31,48 +31,31 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.low_rank import leading
 from fedpriv.algebra.matrices import dense, diagonal_blocks
-from fedpriv.attacks.gradients.update import last_layer, private_head
+from fedpriv.attacks.gradients.update import HEAD, Tangent, Update, Weights, last_layer, private_head, read_update
 from fedpriv.attacks.inference.base import InferenceProblem
 from fedpriv.attacks.inputs.targets import represent, upload_holds
-from fedpriv.attacks.inputs.updates import HEAD, Tangent, Update, Weights, read_update
 from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.uploads.kinds import EXTRACTORS, HEADS, LAYERS, MAPPINGS, NETWORKS, TRAINED
 from fedpriv.uploads.payloads import AngleMatrix, Classifier, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
 
-BATCH, _GRADIENT_VALUES = 256, 2**24
-"""Images in a pass, and values of candidates' gradients at a time."""
-
-LEAST = 1e-10
-"""Share of an input outside of the row space below which all are alike."""
-
-_ROUNDING = 2.0**-24
-"""The largest standard deviation of rounding to single precision, over the size of the value."""
-
-_STEADY, _TINY = 1e-14, 1e-12
-"""Least s over the trace of M M^T, below which double precision solves nothing; least length that is divided by."""
-
-WAY = (0.0, 0.5, 1.0)
-"""Places between the broadcast and the uploaded weights that gradients are averaged over."""
-
-LEAST_SHARE, MOST_VALUES = 1e-6, 2**25
-"""Least share of a class, and least weight of a round; most values of all classes' gradients that are compared: 256 MiB."""
-
-_SQUARE, _EIGENVALUE = 1e-30, 1e-12
-"""Least length that is divided by; least eigenvalue, to the largest, of normal equations."""
+BATCH, _GRADIENT_VALUES = 256, 2**24  # images in a pass, and values of candidates' gradients at a time
+LEAST = 1e-10  # share of an input outside of the row space below which all are alike
+_ROUNDING = 2.0**-24  # the largest standard deviation of rounding to single precision, over the size of the value
+_STEADY, _TINY = 1e-14, 1e-12  # least s over the trace of M M^T; least length that is divided by
+WAY = (0.0, 0.5, 1.0)  # places between the broadcast and the uploaded weights that gradients are averaged over
+LEAST_SHARE = 1e-6  # of a class, and least weight of a round
+MOST_VALUES = 2**25  # of all classes' gradients that are compared: 256 MiB
+_SQUARE, _EIGENVALUE = 1e-30, 1e-12  # least length that is divided by; least eigenvalue, to the largest
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The change ``(m, d)`` of a fully connected layer by training, that of a bias as its last column.
+    """The change of a fully connected layer by training, that of a bias as its last column."""
 
-    ``error`` is the standard deviation of the error of an entry, ``inputs`` are those of candidates ``(n, d)``, one for the
-    bias.
-    """
-
-    change: Tensor
-    error: float
-    inputs: Callable[[], Tensor]
+    change: Tensor  # (m, d)
+    error: float  # standard deviation of the error of an entry
+    inputs: Callable[[], Tensor]  # of candidates (n, d), one for the bias
 
 
 def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | None:
@@ -110,10 +93,7 @@ def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | No
 
 
 def outside(change: Tensor, error: float, inputs: Tensor) -> Tensor:
-    """Return the share of inputs ``(n, d)`` that lies outside of the row space of a change ``(m, d)``: ``(n,)`` in [0, 1].
-
-    ``error`` is the standard deviation of the error of an entry.
-    """
+    """Return the share ``(n,)`` of inputs ``(n, d)`` outside of the row space of a change ``(m, d)``, in [0, 1]."""
     m, d = change.shape
     whole = inputs.square().sum(1)
     length = whole.clamp_min(torch.finfo(inputs.dtype).tiny)
@@ -136,9 +116,7 @@ class Training:
     after: Weights
     inputs: Tensor  # candidates (n, ...) as the weights take them: images, or representations
     logits: Callable[[Weights, Tensor], Tensor]  # (weights, some inputs (b, ...)) -> (b, C)
-    project: Callable[[Mapping[str, Tensor]], Weights] | None = (
-        None  # update -> its comparable part; None for everything
-    )
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = None  # to the comparable part; None for everything
     complete: bool = False  # whether the weights are the whole model
     layer: Layer | None = None  # fully connected, before a head; None where none is uploaded
 
@@ -185,10 +163,7 @@ def _cosines(update: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 
 
 def update_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64.
-
-    On the CPU. ``knowledge`` has the rest of each client's model, where an upload is a part of one.
-    """
+    """Return the signal of k uploads for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)`` float64."""
     trainings = [training_of(items, items.client, images, knowledge) for items in seen]
     layers = [training.layer for training in trainings if training.layer is not None]
     if len(layers) == len(trainings):
@@ -220,9 +195,8 @@ def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowl
 def granted_head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Return the weight and bias of a client's head, where granted."""
     if client not in knowledge.heads:
-        raise UserError(
-            f"no head of client {client} was handed over; pass knowledge={shown({'extractor': 'white_box'})}"
-        )
+        granted = f"pass knowledge={shown({'extractor': 'white_box'})}"
+        raise UserError(f"no head of client {client} was handed over; {granted}")
     return knowledge.heads[client]
 
 
@@ -258,15 +232,8 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         values: Tensor = functional_call(model, weights | rest, (some,))
         return values
 
-    return Training(
-        update.before,
-        update.after,
-        images,
-        logits,
-        update.project,
-        complete=not rest,
-        layer=hidden_layer(model, update, images),
-    )
+    layer = hidden_layer(model, update, images)
+    return Training(update.before, update.after, images, logits, update.project, complete=not rest, layer=layer)
 
 
 # ---------------------------------------------------------------- shares of classes
@@ -314,10 +281,7 @@ def has_gradients(seen: Observation, knowledge: Knowledge) -> bool:
 
 
 def shares_by_gradients(problem: InferenceProblem) -> dict[int, Tensor]:
-    """Return the shares of classes ``(C,)`` in each client's images, float64, over all rounds.
-
-    Nearly zero for classes of which the attacker has no image.
-    """
+    """Return the shares of classes ``(C,)`` in each client's images, float64, over all rounds."""
     results = {}
     for client in problem.uploads:
         fits = []
@@ -337,8 +301,7 @@ def shares_by_gradients(problem: InferenceProblem) -> dict[int, Tensor]:
 def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tensor, float]:
     """Return the shares of classes ``(C,)`` that explain one training best, float64 on the CPU, and the explained part.
 
-    That part, of the change's square, is in [0, 1]; shares are even where it is 0. The training has the attacker's own
-    images of classes ``labels`` ``(m,)`` as inputs.
+    That is of the change's square, in [0, 1]; shares are even where it is 0. Inputs are own images of ``labels`` ``(m,)``.
     """
     from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
 
@@ -363,11 +326,7 @@ def shares_of(training: Training, labels: Tensor, n_classes: int) -> tuple[Tenso
 
 
 def class_gradients(training: Training, labels: Tensor, n_classes: int, names: Sequence[str]) -> list[Weights]:
-    """Return the mean gradient of each class, by name, between the broadcast and the uploaded weights; zero without images.
-
-    Own images, the training's inputs, are of classes ``labels`` ``(m,)``; those of all classes go through the network
-    together.
-    """
+    """Return the mean gradient of each class, by name, along the way of the weights; zero without images."""
     numbers = torch.bincount(labels, minlength=n_classes)
     results = [{name: torch.zeros_like(training.before[name]) for name in names} for _ in range(n_classes)]
     passes = -(-len(labels) // BATCH)
@@ -376,8 +335,7 @@ def class_gradients(training: Training, labels: Tensor, n_classes: int, names: S
         requested = {name: weights[name].detach().requires_grad_() for name in names}
         for first in range(passes):
             part = torch.arange(first, len(labels), passes, device=labels.device)
-            # A batch norm needs two images.
-            rows = part if len(part) > 1 else part.repeat(2)
+            rows = part if len(part) > 1 else part.repeat(2)  # a batch norm needs two images
             with torch.enable_grad():
                 logits = training.logits(weights | requested, training.inputs[rows])
                 losses = cross_entropy(logits, labels[rows], reduction="none")

@@ -22,8 +22,8 @@ _PASS = 256
 def list_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
     """Return every target of a kind of payload, in the order of the observations.
 
-    A payload of vectors or class outputs gives one target a row, labelled as the upload says (an entangled vector by its
-    heaviest class); any other payload gives one target as a whole, labelled -1. Observations without the payload give none.
+    A payload of vectors or class outputs gives one a row, labelled as the upload says (an entangled vector by its heaviest
+    class); any other gives one as a whole, labelled -1.
     """
     targets: list[TargetId] = []
     for seen in observations:
@@ -71,9 +71,6 @@ def target_feature(observations: Sequence[Observation], target: TargetId, kinds:
     return rows[target.index]
 
 
-# ---------------------------------------------------------------- classes and counts in clear
-
-
 @dataclass(frozen=True)
 class Said:
     """Classes of a client's images, and how many there are of each, as its uploads say in clear."""
@@ -85,9 +82,8 @@ class Said:
 def said(messages: Iterable[Message]) -> Said:
     """Put together what a client's messages say, the oldest first.
 
-    A label histogram travels with the first upload only, and a mixture of one class a round names another class in every
-    round. So the newest message that counts images settles both; otherwise classes are those of the newest message that
-    names some, and of mixtures all that ever had weight.
+    The newest message that counts images settles both; otherwise classes are those of the newest message that names some,
+    and of mixtures all that ever had weight.
     """
     counts: Mapping[int, int] | None = None
     newest: tuple[int, ...] | None = None
@@ -153,10 +149,7 @@ def represent(knowledge: Knowledge, client: int, images: Tensor, kept: Trained |
 def represented(
     extractor: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, kept: Trained | None = None
 ) -> Tensor:
-    """Return the representations ``(n, d)`` of images by an extractor, in passes of 256, on a device.
-
-    Those of the very same images are looked up where something is kept.
-    """
+    """Return the representations ``(n, d)`` of images by an extractor, in passes of 256; ``kept`` looks them up."""
 
     def compute() -> Tensor:
         return torch.cat([extractor(part) for part in images.to(device).split(_PASS)])
@@ -165,20 +158,14 @@ def represented(
 
 
 class OwnExtractors:
-    """The extractors of a card, as one map of images of several clients.
-
-    Where the same owners are asked for again (the very same tensor), who owns what is not worked out anew.
-    """
+    """The extractors of a card, as one map of images of several clients; who owns what is worked out once a tensor."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._extractors, self._device = knowledge.extractors, torch.device("cpu")
         self._calls = Last(self._plan)
 
     def __call__(self, images: Tensor, owners: Tensor) -> Tensor:
-        """Return the representations ``(n, d)`` of images ``(n, c, h, w)``, whose clients ``owners`` ``(n,)`` names.
-
-        ``owners`` lies on the CPU.
-        """
+        """Return the representations ``(n, d)`` of images ``(n, c, h, w)`` of clients ``owners`` ``(n,)``, on the CPU."""
         self._device = images.device
         calls, back = self._calls(owners)
         if len(calls) == 1:

@@ -28,40 +28,35 @@ from torch.nn import functional
 from torch.nn.functional import cosine_similarity, normalize
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.inputs.outputs import DISTANCES, Match
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, represented, require_extractors
 from fedpriv.attacks.inversion.vector import FITS, uploaded_vectors, vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Rehearsal, Stages, ThreatModel
-from fedpriv.attacks.priors.pixels import PixelPrior, images_to_train_on
 from fedpriv.attacks.priors.spectral import (
     Frame,
+    PixelPrior,
     SpectralPrior,
     centres_of,
     has_own_images,
     has_spectrum,
+    images_to_train_on,
     spectrum_for,
 )
 from fedpriv.attacks.search.fit import Adam, Fitted, Prior, Schedule, fit
-from fedpriv.attacks.search.objectives import DISTANCES, Match
 from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed, generator, global_seed
 
-TRIED = 6
-"""Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
-
-_HELD_OUT = 10
-"""Every so manieth image is held out of the training."""
+TRIED, _HELD_OUT = 6, 10
+"""Held-out images on which it is learned what a fit through a client's extractor is worth; every so manieth is held out."""
 
 _TIMES, _DRAWN_ROWS = 8, 4000
 """Times that an image is shown behind a defense that draws, at most, and rows of a client from which there are fewer."""
 
-_RATE, _PIXEL_RATE, _FULL = 0.3, 0.02, 300
+_RATE, _PIXEL_RATE, _FULL, _LONGER = 0.3, 0.02, 300, 1.5
 """First step sizes of Adam in fitting, over coordinates and over pixels, which fall to zero along half a cosine; steps from
-which on a fit over coordinates takes its full one."""
-
-_LONGER = 1.5
-"""Steps of a fit for each step of training, where nobody says how many."""
+which on a fit over coordinates takes its full one; steps of a fit for each step of training, where nobody says how many."""
 
 _FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
 """Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
@@ -71,29 +66,24 @@ _LEARNING_RATE, _BATCH, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 60, 20
 """Adam's step size, pairs a step and extractor, steps without a better held-out error after which training ends, and steps
 between two looks at it."""
 
-_WIDEST, _ITERATIONS = 1024, 2
-"""Numbers of a representation that a decoder reads, and products by which the subspace of a wider one is found."""
-
-_BESIDE = 2.0
-"""Images of no class in particular that the mean of a class is taken with: of few, it stays near that of all."""
+_WIDEST, _ITERATIONS, _BESIDE = 1024, 2, 2.0
+"""Numbers of a representation that a decoder reads; products by which the subspace of a wider one is found; images of no
+class in particular that the mean of a class is taken with."""
 
 _PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
 """Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
-
-
-# ---------------------------------------------------------------- the attack
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderInversion(Attack):
     """Train one decoder for all clients' extractors, then decode the vectors of the targets.
 
-    It is trained once for a run: the control, every budget and every attack that decodes share it. Vectors that the upload
-    says are of one image are then fitted, where the client's own extractor is granted: a mean of several is decoded into
-    their mean image, from which a fit to one image leads away. How far to go towards the fitted image, and what of a
-    defended vector to believe, is learned for each client on held-out images of the attacker's own. Coordinates of images'
-    spectrum are fitted (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image and the class
-    mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16 x 16.
+    It is trained once for a run. Vectors that the upload says are of one image are then fitted, where the client's own
+    extractor is granted: from the mean image of several a fit leads away. How far to go towards the fitted image, and
+    what of a defended vector to believe, is learned for each client on held-out images of the attacker's own. Coordinates
+    of images' spectrum are fitted (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image
+    and the class mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16
+    x 16.
 
     Attributes:
         refine_steps: of the fit; 0 for none, None for one and a half times ``iterations``.
@@ -111,19 +101,16 @@ class DecoderInversion(Attack):
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
-    needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
+    needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain",))
 
     def trains(self, card: ThreatModel) -> str:
         """Return its name: a decoder serves all attacks that decode."""
         return self.name
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Train a decoder for each client, unless there is one, decode, and go as far towards fitted images as helps.
+        """Train a decoder unless there is one, decode, and go as far towards fitted images as helps.
 
-        An image has converged if its decoder has, or if the fitted one fits.
-
-        Raises:
-            UserError: when extractors or images are missing, there are too few images, or a target is not there.
+        An image has converged if its decoder has, or if the fitted one fits. Refuses missing extractors, images and targets.
         """
         targets, device = problem.targets, problem.device
         require_extractors(problem.knowledge, targets)
@@ -182,7 +169,8 @@ class DecoderInversion(Attack):
             values = images.new_zeros(len(images))
             for match, apart in distances.items():
                 places = torch.tensor([index for index, other in enumerate(believed) if other == match])
-                values[places.to(images.device)] = apart(images[places.to(images.device)], places)
+                there = places.to(images.device)
+                values[there] = apart(images[there], places)
             return values
 
         return distance
@@ -196,9 +184,7 @@ class DecoderInversion(Attack):
     def _trained(self, problem: AttackProblem) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all attacks."""
         extractors, known, seed = problem.knowledge.extractors, self._auxiliary(problem), decoder_seed(problem)
-        images = problem.knowledge.public_images
-        assert images is not None
-        clients = tuple(sorted(extractors))
+        images, clients = images_to_train_on(self.name, problem.knowledge), tuple(sorted(extractors))
         defended = defenses_of(problem, clients)
         parts = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
         key = ("decoder", self.iterations, self.width, seed, clients, parts, problem.device, known.labels is None)
@@ -287,7 +273,7 @@ class DecoderInversion(Attack):
         """Return decoded images ``(N, c, h, w)`` after Adam's steps towards their vectors ``(N, d)``, under a penalty.
 
         If directions alone are believed, vectors get the lengths of the first images' ones times ``longer`` ``(N,)``:
-        directions leave the contrast of an image open where a network is nearly homogeneous, and a penalty takes it away.
+        directions leave an image's contrast open, and a penalty takes it away.
         """
         extracted, steps = OwnExtractors(problem.knowledge), self._steps
         if match == "direction":
@@ -328,9 +314,7 @@ class LearnedFit:
 
     match: Match  # what of a vector it is best to believe
     share: float  # how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none
-    longer: float = (
-        1.0  # lengths of representations of images over those of decoded ones, where lengths are not believed
-    )
+    longer: float = 1.0  # lengths of images' representations over those of decoded ones, if lengths are not believed
 
 
 def matches_for(plain: Tensor, sent: Tensor) -> tuple[Match, ...]:
@@ -368,8 +352,6 @@ def learned_fit(decoded: Tensor, fitted: Mapping[Match, Tensor], true: Tensor, l
 def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
     """Return the weight in [0, 1] of fitted beside decoded images ``(n, c, h, w)`` that comes nearest to the true ones.
 
-    Least squares over all pixels of images that the attacker knows.
-
     >>> zeros, ones = torch.zeros(2, 1, 2, 2), torch.ones(2, 1, 2, 2)
     >>> worth(zeros, ones, 0.25 * ones), worth(zeros, ones, -ones), worth(zeros, zeros, ones)
     (0.25, 0.0, 0.0)
@@ -389,9 +371,6 @@ def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsa
     rounds = {target.client: target.round for target in problem.targets}
     last = max(rounds.values())
     return [problem.knowledge.defended.get((rounds.get(client, last), client), undefended) for client in clients]
-
-
-# ---------------------------------------------------------------- pairs to learn from
 
 
 @dataclass(frozen=True)
@@ -431,9 +410,6 @@ def through_defenses(known: Pairs, defended: Sequence[Rehearsal], seed: int) -> 
     return replace(again, features=[torch.cat(of_client) for of_client in drawn])
 
 
-# ---------------------------------------------------------------- the network
-
-
 class _Network(nn.Module):
     """Entries, one an extractor, and the body behind them; starts as zero everywhere."""
 
@@ -453,10 +429,7 @@ class _Network(nn.Module):
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Means by class beyond those of all, of images ``(C + 1, pixels)`` and codes ``(K, C + 1, m)``.
-
-    The last row, of no class, is zero.
-    """
+    """Means by class beyond those of all, of images ``(C + 1, pixels)`` and codes ``(K, C + 1, m)``; zero of no class."""
 
     images: Tensor
     codes: Tensor
@@ -493,10 +466,7 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self, features: Tensor, extractor: int, labels: Tensor | None = None) -> Tensor:
-        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor.
-
-        ``labels`` ``(n,)`` are known classes, -1 for none.
-        """
+        """Return the images ``(n, c, h, w)`` in [0, 1] of the k-th extractor's ``(n, d_k)``; labels are -1 for none."""
         which = slice(extractor, extractor + 1)
         code = (_filled(features[None], self.mean.shape[2]) - self.mean[which]) / self.spread[which]
         code = code if self.basis is None else code @ self.basis[which]
@@ -530,10 +500,8 @@ def train_decoder(
     left, left_unseen = wanted - apart @ readout, unseen - apart_kept @ readout
     with global_seed(derive_seed(seed, "decoder weights")):
         network = _Network(len(known), known.shape[2], width, wanted.shape[1]).to(known.device)
-    optimiser, draws = (
-        Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2, fused=True),
-        generator(seed, "pairs"),
-    )
+    optimiser = Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2, fused=True)
+    draws = generator(seed, "pairs")
     everyone, each = slice(None), torch.arange(len(known), device=known.device)[:, None]
     best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < iterations and step - best_at < _PATIENCE:
@@ -554,10 +522,7 @@ def train_decoder(
 
 
 def _leading(known: Tensor, rng: torch.Generator) -> Tensor:
-    """Return orthogonal directions ``(K, d, m)`` in which representations ``(K, n, d)`` vary most, of one length.
-
-    By subspace iteration. Their length makes the mean variance along them one at most.
-    """
+    """Return orthogonal directions ``(K, d, m)``, by subspace iteration, in which rows ``(K, n, d)`` vary most."""
     several, rows, width = known.shape
     number = min(_WIDEST, rows)
     result = torch.randn(several, width, number, generator=rng).to(known)
@@ -571,9 +536,7 @@ def _ridge(known: Tensor, wanted: Tensor, kept: Tensor, unseen: Tensor) -> Tenso
     """Return the readout ``(d, pixels)`` of the penalty that does best on the held-out pairs."""
     gram = known.T @ known
     if not bool(gram.isfinite().all()):
-        raise UserError(
-            "a decoder got representations of the attacker's own images that are not finite; expected numbers"
-        )
+        raise UserError("a decoder got representations of the attacker's own images that are not finite")
     try:
         values, vectors = torch.linalg.eigh(gram)
     except RuntimeError:  # of which its LinAlgError is one

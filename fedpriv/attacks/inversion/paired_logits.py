@@ -34,8 +34,7 @@ from fedpriv.uploads.kinds import PUBLIC_OUTPUTS
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-LEAST_SAMPLES = 16
-"""Fewer public samples train no network."""
+LEAST_SAMPLES = 16  # fewer public samples train no network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +44,12 @@ class PairedLogits(Attack):
     Attributes:
         temperature: tau of both softmax vectors.
         alpha: how uncertain of the class the others are to be: near zero as certain as the client, then less and less.
-        paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
         iterations: most training steps of the network.
         width: outputs of its input layer.
     """
 
     temperature: Annotated[float, Gt(0)] = 1.0
     alpha: Annotated[float, Gt(0)] = 5.0
-    paired: bool = True
     iterations: Annotated[int, Ge(1)] = 400
     width: Annotated[int, Ge(16)] = 256
 
@@ -85,31 +82,23 @@ class PairedLogits(Attack):
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the measure of how unsure a client is of the class beside the others, as public outputs extrapolate.
-
-        That is the others' log output at the class less the client's, in nats, of the targets' round; lower for an image of
-        which the client is surer. Without ``paired`` the client's alone.
-        """
+        """Return the others' log output at the class less the client's, in nats, extrapolated from the round's."""
         uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}
         sent = {client: public_outputs(seen) for client, seen in uploads.items()}
         logs = {client: log_outputs(outputs) for client, outputs in sent.items()}
-        surer = {k: logs[k] - _of_others(logs, k) if self.paired else logs[k] for k in problem.clients}
+        surer = {k: logs[k] - _of_others(logs, k) for k in problem.clients}
         known = {k: public_samples(self.name, sent[k], problem.knowledge) for k in problem.clients}
 
         def unsure(images: Tensor) -> Tensor:
-            rows = [
-                -extrapolate(known[target.client], surer[target.client][:, target.label, None], shown).mean()
-                for target, shown in zip(problem.targets, images, strict=True)
-            ]
-            return torch.stack(rows)
+            pairs = zip(problem.targets, images, strict=True)
+            wanted = ((known[t.client], surer[t.client][:, t.label, None], shown) for t, shown in pairs)
+            return torch.stack([-extrapolate(*each).mean() for each in wanted])
 
         return unsure
 
     def query(self, label: int, n_classes: int) -> Tensor:
-        """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""
+        """Return the outputs ``(2 C,)``, others before the client's, that stand for a private class."""
         client = one_hot(torch.tensor(label), n_classes).float()
-        if not self.paired:
-            return client
         # e^(1 / alpha) / (C - 1 + e^(1 / alpha)), which must not overflow for small alpha.
         at_class = 1 / (1 + (n_classes - 1) * math.exp(-1 / self.alpha))
         others = torch.full((n_classes,), (1 - at_class) / max(1, n_classes - 1))
@@ -117,27 +106,24 @@ class PairedLogits(Attack):
         return torch.cat([others, client])
 
     def inputs(self, uploads: Mapping[int, Observation], client: int) -> Tensor:
-        """Return the softmax vectors of a round on each sample ``(n, C)`` or ``(n, 2 C)``, float32, which are inverted."""
+        """Return the softmax vectors of a round on each sample ``(n, 2 C)``, float32, which are inverted."""
         shares = {k: (log_outputs(public_outputs(seen)) / self.temperature).softmax(1) for k, seen in uploads.items()}
-        return torch.cat([_of_others(shares, client), shares[client]] if self.paired else [shares[client]], 1).float()
+        return torch.cat([_of_others(shares, client), shares[client]], 1).float()
 
     def _trained(self, problem: AttackProblem, client: int, turn: int) -> tuple[Decoder, float]:
         """Return the network of a client, trained on all rounds that were seen of it, and its error on other samples."""
         features, images = [], []
         for round_ in sorted({seen.round for seen in problem.observations}):
             uploads = {seen.client: seen for seen in problem.observations if seen.round == round_}
-            if client in uploads and (len(uploads) > 1 or not self.paired):
+            if client in uploads and len(uploads) > 1:
                 features.append(self.inputs(uploads, client))
                 images.append(public_samples(self.name, public_outputs(uploads[client]), problem.knowledge))
         if not features:
-            raise UserError(
-                f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds; pass paired=false"
-            )
+            raise UserError(f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds")
         known, public = torch.cat(features).to(problem.device), torch.cat(images).to(problem.device)
         if len(known) < LEAST_SAMPLES:
-            raise UserError(
-                f"attack {self.name!r} saw outputs on {len(known)} public samples; expected at least {LEAST_SAMPLES}"
-            )
+            seen = f"saw outputs on {len(known)} public samples"
+            raise UserError(f"attack {self.name!r} {seen}; expected at least {LEAST_SAMPLES}")
         seed = derive_seed(problem.seed, "paired logits", client)
         inside, outside = divided(Pairs([known], public), seed)
 

@@ -34,26 +34,19 @@ from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel, fastest_order
 from fedpriv.uploads.kinds import CLASS_MEANS, HEADS, MIXTURES, VECTORS
-from fedpriv.uploads.payloads import (
-    Classifier,
-    ClassLogits,
-    Entangled,
-    Payload,
-    Prototypes,
-    Representations,
-    find_payload,
-)
+from fedpriv.uploads.payload import Payload
+from fedpriv.uploads.payloads import Classifier, ClassLogits, Entangled, Prototypes, Representations, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 
-WIDTH = 64
-"""Length of a shadow's representations where the client's own is not known and does not matter."""
-
-_CONCENTRATIONS = (0.1, 0.3, 1.0)
-"""Of the Dirichlet distributions that simulated clients' class shares are drawn from, in turn."""
+WIDTH = 64  # of a shadow's representations where the client's own is not known and does not matter
+_CONCENTRATIONS = (0.1, 0.3, 1.0)  # of the Dirichlet distributions of simulated clients' class shares, in turn
 
 Extractor = Callable[[Tensor], Tensor]
 """Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(images, labels) -> the mean loss."""
 
 ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 """An extractor, and its head's weight ``(C, d)`` and bias ``(C,)``."""
@@ -61,26 +54,19 @@ ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """Epochs, images a step, Adam's step size, and steps at most (None for no limit).
-
-    Training ends before where the running mean of the loss falls below a share ``enough`` of the first loss.
-    """
+    """Length of a substitute's training, and the steps of Adam."""
 
     epochs: int = 40
     batch_size: int = 32
     learning_rate: float = 1e-3
-    steps: int | None = None
-    enough: float = 0.0
+    steps: int | None = None  # at most
+    enough: float = 0.0  # share of the first loss below which the running mean of the loss ends training
 
 
 def find_anchors(
     observations: Sequence[Observation], client: int, round_: int
 ) -> tuple[Classifier | None, Prototypes | None]:
-    """Return the client's own head and class means where it uploads them in a round, else those that it was sent.
-
-    Raises:
-        UserError: when there is neither a head nor a class mean, or nothing of the client.
-    """
+    """Return the client's head and class means where it uploads them in a round, else those sent to it; refuse none."""
     for seen in observations:
         if (seen.round, seen.client) != (round_, client):
             continue
@@ -108,12 +94,9 @@ def shadow_extractor(
     seed: int,
     training: ShadowTraining = ShadowTraining(),
 ) -> Extractor:
-    """Return a shadow of a client's extractor, trained when it is first called.
+    """Return a shadow of a client's extractor, trained on the attacker's images when it is first called.
 
-    It is trained on the attacker's images ``(p, c, h, w)``, to fit the uploads of a round.
-
-    Raises:
-        UserError: when there is nothing to align with.
+    Raises a UserError at once where an upload of the round holds nothing to align it with.
     """
     device = samples.images.device
     classifier, means = find_anchors(observations, client, round_)
@@ -147,11 +130,7 @@ def shadow_model(
     seed: int,
     training: ShadowTraining = ShadowTraining(),
 ) -> ShadowModel:
-    """Train a shadow of a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
-
-    Raises:
-        UserError: when the client sent no class outputs.
-    """
+    """Train a shadow of a client's whole model by its class outputs, or refuse where it sent none."""
     sent = find_payload(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
     if sent is None:
         raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
@@ -170,10 +149,7 @@ def shadow_model(
 
 
 def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitModel:
-    """Return an untrained model for images ``(p, c, h, w)`` on their device, in training mode.
-
-    That is cnn4 for images of 32 positions a side or more, small-cnn for smaller ones.
-    """
+    """Return an untrained cnn4 for images ``(p, c, h, w)`` of 32 positions a side, small-cnn for smaller ones."""
     channels, height, side = images.shape[1:]
     name = "cnn4" if min(height, side) >= 32 else "small-cnn"
     return build_model(Blueprint(name, (channels, height, side), n_classes, width), seed).to(images.device).train()
@@ -183,7 +159,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
 def train_substitute(
     model: SplitModel,
     samples: Samples,
-    loss_of: Callable[[Tensor, Tensor], Tensor],
+    loss_of: Loss,
     training: ShadowTraining,
     rng: torch.Generator,
     *,
@@ -223,12 +199,7 @@ def _distance(features: Tensor, labels: Tensor, near: tuple[Tensor, Tensor]) -> 
 
 
 def shadow_clients(
-    like: Observation,
-    auxiliary: Samples,
-    n_classes: int,
-    number: int,
-    seed: int,
-    training: ShadowTraining,
+    like: Observation, auxiliary: Samples, n_classes: int, number: int, seed: int, training: ShadowTraining
 ) -> Iterator[tuple[Observation, Tensor]]:
     """Yield what simulated clients upload, of the kind and width of ``like``, and their images of each class ``(C,)``."""
     widths = [

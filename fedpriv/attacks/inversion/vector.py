@@ -1,8 +1,8 @@
 """Inversion of vectors and class outputs: find images whose representation, or output, is the one that was uploaded.
 
-``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
-box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
-image's, as in published evaluations; :class:`JointInversion` fits the mean of as many images as the prototype is of.
+``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g (white box) or a
+substitute (shadow). A prototype or an entangled vector is fitted as if it were one image's, as in published evaluations;
+:class:`JointInversion` fits the mean of as many images as the prototype is of.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
@@ -19,21 +20,18 @@ from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.inputs.outputs import output_distance, uploaded_output
+from fedpriv.attacks.inputs.outputs import DISTANCES, Match, output_distance, squared_length, uploaded_output
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
-from fedpriv.attacks.priors.pixels import PixelPrior
-from fedpriv.attacks.priors.spectral import SpectralPrior, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, by_target, fit_rows, ladder, solve_rows
+from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
-from fedpriv.attacks.search.objectives import DISTANCES, Match, squared_length
+from fedpriv.models import ImageShape
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
 from fedpriv.uploads.payloads import Prototypes, find_payload
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
-
-ImageShape = tuple[int, int, int]
 
 FITS = 3e-3
 """Relative feature distance at which an image counts as found: images 20 dB from the true one lie farther, nine in ten."""
@@ -48,10 +46,7 @@ def uploaded_vectors(problem: AttackProblem, kinds: Kinds = VECTORS) -> Tensor:
 def vector_distance(
     problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS, count: int = 1
 ) -> TargetDistance:
-    """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector.
-
-    Refuses a missing extractor or target. Each upload holds one payload of the kinds.
-    """
+    """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector."""
     require_extractors(problem.knowledge, problem.targets)
     vectors, extracted = uploaded_vectors(problem, kinds), OwnExtractors(problem.knowledge)
     clients = torch.tensor([target.client for target in problem.targets])
@@ -80,25 +75,20 @@ def fit_targets(
     *,
     count: int = 1,
     restarts: int = 1,
-    features: Tensor | None = None,
 ) -> Reconstruction:
     """Fit ``count`` images under a prior to what was observed of each target."""
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        apart = by_target(rows, distance, count)
-        return fit_rows(
-            rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=problem.numerics
-        )
+        positions, numerics = torch.tensor([row.position for row in rows]), problem.numerics
+        places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
 
-    return solve_rows(
-        problem,
-        solve,
-        restarts=restarts,
-        iterations=schedule.iterations,
-        bytes_per_row=bytes_per_row,
-        features=features,
-        together=bool(schedule.halvings),
-    )
+        def apart(pictures: Tensor, which: Tensor) -> Tensor:
+            return distance(pictures.unflatten(1, (count, -1)), places(which))
+
+        return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=numerics)
+
+    steps, whole = schedule.iterations, bool(schedule.halvings)
+    return solve_rows(problem, solve, restarts=restarts, iterations=steps, bytes_per_row=bytes_per_row, together=whole)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,21 +174,11 @@ class FittedInversion(Fitting, Attack):
         """Return the optimisation of a row of images of this shape, and the rows of a target that begin."""
         return self.schedule, self.restarts
 
-    def vectors(self, problem: AttackProblem) -> Tensor | None:
-        """Return the vectors ``(T, d)`` that images are fitted to, where these were observed."""
-        return None
-
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Fit an image to what was observed of each target."""
-        shape, distance = problem.knowledge.image_shape, self.distance(problem)
-        (schedule, starts), vectors = self.plan(shape), self.vectors(problem)
-
-        def prior(rows: Sequence[Row]) -> Prior:
-            return self.prior(problem, rows)
-
-        return fit_targets(
-            problem, prior, distance, schedule, self.bytes_per_image(shape), restarts=starts, features=vectors
-        )
+        shape, prior = problem.knowledge.image_shape, partial(self.prior, problem)
+        (schedule, starts), size = self.plan(shape), self.bytes_per_image(shape)
+        return fit_targets(problem, prior, self.distance(problem), schedule, size, restarts=starts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +187,7 @@ class VectorInversion(FittedInversion):
 
     Attributes:
         match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
-            :data:`fedpriv.attacks.search.objectives.Match`.
+            :data:`fedpriv.attacks.inputs.outputs.Match`.
     """
 
     match: Match = "vector"
@@ -215,9 +195,9 @@ class VectorInversion(FittedInversion):
     targets = VECTORS
     most_targets = 6
 
-    def vectors(self, problem: AttackProblem) -> Tensor:
-        """Return the uploaded vectors."""
-        return uploaded_vectors(problem)
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Fit an image to each vector."""
+        return replace(super().run(problem), features=uploaded_vectors(problem))
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
         """Return the distance of representations to the uploaded vectors."""
@@ -248,8 +228,7 @@ class JointInversion(DipFitting, VectorInversion):
     images in turn, so the first M are all there is.
 
     Attributes:
-        most: largest number of images M; a prototype of more images, or of a number that the upload hides, is inverted by
-            ``most``.
+        most: largest number of images M, also of a prototype of more images, or of a number that the upload hides.
     """
 
     iterations: Annotated[int, Ge(1)] = 1000
@@ -308,10 +287,9 @@ class JointInversion(DipFitting, VectorInversion):
             draws = [row.generator(problem.seed, "image", image) for row in rows for image in range(number)]
             return DeepImagePrior(draws, shape, self.generator, problem.device, number)
 
-        distance, size = vector_distance(problem, self.match, CLASS_MEANS, number), self.bytes_per_image(shape)
-        solved = fit_targets(
-            problem, prior, distance, self.schedule, number * size, count=number, restarts=self.restarts
-        )
+        distance = vector_distance(problem, self.match, CLASS_MEANS, number)
+        size, starts = number * self.bytes_per_image(shape), self.restarts
+        solved = fit_targets(problem, prior, distance, self.schedule, size, count=number, restarts=starts)
         turns = torch.arange(self.most, device=solved.images.device) % number
         return replace(solved, images=solved.images[:, turns], labels=solved.labels[:, turns])
 
@@ -386,17 +364,14 @@ class PixelInversion(VectorInversion):
         return 4 * 200 * max(channels, 16) * height * width
 
 
-# ---------------------------------------------------------------- class outputs
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClassInversion(DipFitting, FittedInversion):
     """Find an image that the client's own model answers as an uploaded class output says, under a deep image prior.
 
-    The mean output u_c of a class is C numbers over all images of the class, so no single image can come out of it; what
-    the model takes the class to look like can. Its answer f(g(x)) is compared by KL(u_c || softmax f(g(x))) where outputs
-    are softmax vectors, and by relative squared distance where they are logits. This is the attack of Fredrikson, Jha and
-    Ristenpart ("Model inversion attacks that exploit confidence information", CCS 2015) under a prior.
+    No single image can come out of the mean output u_c of a class; what the model takes the class to look like can. Its
+    answer f(g(x)) is compared by KL(u_c || softmax f(g(x))) where outputs are softmax vectors, else by relative squared
+    distance. This is the attack of Fredrikson, Jha and Ristenpart ("Model inversion attacks that exploit confidence
+    information", CCS 2015) under a prior.
 
     Attributes:
         match: ``outputs`` matches the uploaded numbers; ``class``, which class ids alone allow, certainty of the class.

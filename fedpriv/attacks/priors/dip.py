@@ -50,11 +50,7 @@ class Hourglass:
 
 
 def levels_that_fit(height: int, width: int) -> int:
-    """Return the number of halvings (rounding up) that leave at least 2 x 2 positions.
-
-    Raises:
-        UserError: when not even one does.
-    """
+    """Return the number of halvings (rounding up) that leave at least 2 x 2 positions; refuse none."""
     side = min(height, width)
     if side < 3:
         raise UserError(f"images of {height}x{width}: the deep image prior needs at least 3x3 positions")
@@ -75,8 +71,8 @@ def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> i
 class DeepImagePrior(Prior):
     """The generators of N rows of M images, all N x M networks computed as one.
 
-    A row is one picture ``(M * c, h, w)``, its images one after the other along the channels, so that it has one objective,
-    one stop rule and one running mean. Each of N * M CPU generators draws its image's weights, input and noise.
+    A row is one picture ``(M * c, h, w)``, its images along the channels, with one objective, stop rule and running mean.
+    Each of N * M CPU generators draws its image's weights, input and noise.
     """
 
     def __init__(
@@ -122,12 +118,13 @@ class DeepImagePrior(Prior):
         inputs = shape.input_channels
         for level, size in enumerate(self._widths):
             deeper = self._widths[min(level + 1, len(self._widths) - 1)]
-            for name, before, after, kernel in (
+            parts = (
                 ("skip", inputs, shape.skip, 1),
                 ("down", inputs, size, 3),
                 ("inner", size, size, 3),
                 ("mix", size, size, 1),
-            ):
+            )
+            for name, before, after, kernel in parts:
                 convolution(f"{level}.{name}", before, after, kernel)
                 norm(f"{level}.{name}", after)
             # The way up convolves the skip joined to the deeper map; each has its part of the norm and of the weight.
@@ -163,15 +160,11 @@ class DeepImagePrior(Prior):
     def shown(self, moving: Tensor) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of this iteration, from inputs with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).repeat_interleave(self._count).view(-1, 1, 1, 1)
-        return self._render(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
+        return self._pictures(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
-        return self._render(self._input)
-
-    def compile(self) -> None:
-        """Have the networks compiled, anew for every number of rows."""
-        self._render = torch.compile(self._pictures, dynamic=False)
+        return self._pictures(self._input)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
@@ -188,7 +181,8 @@ class DeepImagePrior(Prior):
 
     def _level(self, maps: Tensor, level: int, weights: dict[str, Tensor]) -> Tensor:
         def norm(name: str, values: Tensor) -> Tensor:
-            return normalise(values, weights[f"{level}.{name}.scale"], weights[f"{level}.{name}.shift"])
+            scale, shift = (weights[f"{level}.{name}.{part}"].flatten() for part in ("scale", "shift"))
+            return functional.batch_norm(values, None, None, scale, shift, training=True)
 
         def activate(name: str, values: Tensor) -> Tensor:
             return functional.leaky_relu_(norm(name, values), _SLOPE)
@@ -255,11 +249,6 @@ def neighbours(height: int, width: int, kernel: int, device: torch.device) -> Te
     """Return zeros and ones ``(H * W, k * k * H * W)`` that take a map to its zero-padded k x k neighbourhoods."""
     each = torch.eye(height * width).view(1, -1, height, width)
     return functional.unfold(each, kernel, padding=kernel // 2).view(height * width, -1).to(device)
-
-
-def normalise(maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Batch norm in training mode of maps ``(1, N * C, H, W)``, by scale and shift ``(N, C)``."""
-    return functional.batch_norm(maps, None, None, scale.flatten(), shift.flatten(), training=True)
 
 
 def double(maps: Tensor, rows: int, height: int, width: int) -> Tensor:

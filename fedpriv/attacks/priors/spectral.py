@@ -4,7 +4,8 @@ Images differ most in slow changes and little in quick ones (Field, "Relations b
 the response properties of cortical cells", J. Opt. Soc. Am. A 1987: the power of a frequency falls about as its square).
 Coordinates are cosines over the plane, each in units of its own standard deviation, so all are of unit variance: a search by
 first derivatives is scaled as images are, finds coarse shapes first and needs few steps. The mean square of the coordinates
-is, up to a factor, how unlikely the image is to a Gaussian of this spectrum.
+is, up to a factor, how unlikely the image is to a Gaussian of this spectrum. Pixels under total variation alone: Mahendran
+and Vedaldi, "Understanding deep image representations by inverting them" (CVPR 2015).
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge
-from fedpriv.attacks.priors.pixels import LEAST_IMAGES, total_variation
 from fedpriv.attacks.search.fit import Prior
+from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
+
+LEAST_IMAGES = 16
+"""Images of its own below which an attacker has nothing to train on."""
 
 PIXEL = 0.25
 """Standard deviation of a pixel of images in general, of a range of one."""
@@ -202,3 +207,48 @@ class SpectralPrior(Prior):
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         self._frame = self._frame.of(rows)
+
+
+def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:
+    """Return the attacker's own images; refuse too few to train on."""
+    images = knowledge.public_images
+    if images is None or len(images) < LEAST_IMAGES:
+        raise UserError(
+            f"attack {attack!r} got {0 if images is None else len(images)} images to train on; expected at least "
+            f"{LEAST_IMAGES} (train the run with auxiliary=0.5, or name a larger foreign data set)"
+        )
+    return images
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Return the mean over positions of ``sqrt((right - here)^2 + (below - here)^2)`` of each image ``(N, c, h, w)``.
+
+    Differences over the last row and column count as zero; channels are summed. (kornia's is another one: the sum of
+    absolute differences, without a root over both directions.)
+    """
+    across, down = images.diff(dim=-1).square(), images.diff(dim=-2).square()
+    values = functional.pad(across, (0, 1)) + functional.pad(down, (0, 0, 0, 1))
+    # The derivative of a root is infinite at zero; flat places are common.
+    lengths: Tensor = (values + 1e-8).sqrt() - 1e-8**0.5
+    return lengths.sum(1).mean((1, 2))
+
+
+class PixelPrior(Prior):
+    """The pixels of N rows, from images ``(N, c, h, w)`` on, under total variation of a weight."""
+
+    def __init__(self, start: Tensor, variation: float = 0.02) -> None:
+        self._variation = variation
+        self.parameters = [start.clone().requires_grad_()]
+
+    def clean(self) -> Tensor:
+        """Return the images ``(N, c, h, w)``."""
+        return self.parameters[0]
+
+    def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the weighted total variation of each image, ``(N,)``."""
+        return self._variation * total_variation(images)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Clamp every pixel to [0, 1]."""
+        self.parameters[0].clamp_(0, 1)

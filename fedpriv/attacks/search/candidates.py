@@ -1,12 +1,10 @@
 """Candidates: an attack works on a batch of rows, a row being one target with one restart, or with one of several settings.
 
-Every row draws from its own generator, so its result does not depend on which rows it is computed with, but for the last
-digits: sums over a batch are added in an order that depends on its size.
+Every row draws from its own generator, so its result depends on which rows it is computed with in the last digits only.
 
 Successive halving: every row of a target begins, the better half goes on, and the last one takes what is left. Karnin, Koren
 and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits" (ICML 2013); Jamieson and Talwalkar, "Non-stochastic Best Arm
-Identification and Hyperparameter Optimization" (AISTATS 2016). Departs from them in that the last row gets the larger share
-of the budget: here the row is the result itself.
+Identification and Hyperparameter Optimization" (AISTATS 2016). The last row gets the larger share of the budget.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +23,6 @@ from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
 from fedpriv.util.compute import FLOAT32, Numerics, free_memory, require
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.seeds import Last
 
 _CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
 _SHARE = 0.5  # share of the free memory, of a graphics card or of the machine, that a chunk may take
@@ -49,28 +46,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Solved:
-    """N rows, solved.
+    """N rows, solved."""
 
-    Attributes:
-        images: ``(N, M, c, h, w)`` in [0, 1].
-        objective: ``(N,)`` final objective of exactly these images, lower is better; not finite for a row that failed.
-        converged: ``(N,)`` bool, whether the row met the attack's convergence rule.
-        labels: ``(N, M)`` int64 labels that the row used or recovered, or -1.
-        iterations: iterations of the row that took most.
-        evaluations: ``(N,)`` int64, evaluations of the objective with its derivative; None for one an iteration.
-    """
-
-    images: Tensor
-    objective: Tensor
-    converged: Tensor
-    labels: Tensor
-    iterations: int
-    evaluations: Tensor | None = None
-
-    def evaluated(self) -> Tensor:
-        """Return ``(N,)`` int64, evaluations that no row took more of."""
-        each = torch.full((len(self.objective),), self.iterations)
-        return each if self.evaluations is None else self.evaluations.cpu()
+    images: Tensor  # (N, M, c, h, w) in [0, 1]
+    objective: Tensor  # (N,) final, of exactly these images, lower is better; not finite for a row that failed
+    converged: Tensor  # (N,) bool, whether the row met the attack's convergence rule
+    labels: Tensor  # (N, M) int64 that the row used or recovered, or -1
+    iterations: int  # of the row that took most
+    evaluations: Tensor  # (N,) int64, of the objective with its derivative
 
     def of_each(self, change: Callable[[Tensor, str], Tensor], evaluations: Tensor) -> Solved:
         """Return the same with every tensor changed, by its values and its name, but for the evaluations."""
@@ -82,18 +65,8 @@ class Solved:
 Tick = Callable[[int], None]
 """Called with the number of iterations done."""
 
-Solver = Callable[[Sequence[Row], Tick], Solved]
-"""Solves a chunk of rows."""
-
 TargetDistance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)`` distances to the uploads."""
-
-
-def by_target(rows: Sequence[Row], distance: TargetDistance, count: int = 1) -> Distance:
-    """Return a distance of rows' pictures, each of ``count`` images, from one by targets."""
-    positions = torch.tensor([row.position for row in rows])
-    places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-    return lambda pictures, which: distance(pictures.unflatten(1, (count, -1)), places(which))
 
 
 def fit_rows(
@@ -109,7 +82,7 @@ def fit_rows(
 ) -> Solved:
     """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'.
 
-    Where the schedule halves the rows of a target, they are ``restarts`` and stand side by side.
+    Where the schedule halves the rows of a target, they are ``restarts`` side by side.
     """
     fitted = fit(prior, distance, schedule, tick, numerics, restarts)
     labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
@@ -139,7 +112,7 @@ def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
         values = torch.cat([getattr(solved, name) for solved in every])
         return values[order.to(values.device)]
 
-    together = first.of_each(whole, torch.cat([solved.evaluated() for solved in every])[order])
+    together = first.of_each(whole, torch.cat([solved.evaluations.cpu() for solved in every])[order])
     return replace(together, iterations=max(solved.iterations for solved in every))
 
 
@@ -164,10 +137,7 @@ def in_chunks(
     """Work on rows in chunks, in order; yield the places of each chunk with its result.
 
     Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow. ``together`` rows side
-    by side are never in different chunks.
-
-    Raises:
-        UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
+    by side are never in different chunks. Refuses a chunk of no row, or one that the CPU's memory cannot hold.
     """
     if problem.chunk_rows is not None and problem.chunk_rows < 1:
         raise UserError(f"chunk_rows={problem.chunk_rows}: expected at least 1")
@@ -214,24 +184,18 @@ def _all_rows(problem: AttackProblem, restarts: int) -> tuple[Row, ...]:
 
 def solve_rows(
     problem: AttackProblem,
-    solve: Solver,
+    solve: Callable[[Sequence[Row], Tick], Solved],
     *,
     restarts: int,
     iterations: int,
     bytes_per_row: int,
-    features: Tensor | None = None,
     together: bool = False,
 ) -> Reconstruction:
-    """Solve every row in chunks and keep the restart with the lowest objective of each target.
+    """Solve every row in chunks and keep each target's restart with the lowest objective; refuse more than memory holds.
 
     The chunk size follows from ``bytes_per_row`` where the problem names none; ``together`` keeps all rows of a target in
-    one chunk. Images are fitted to ``features`` ``(T, d)``, if any.
-
-    Raises:
-        UserError: for fewer than one restart or row of a chunk, or more than memory holds.
+    one chunk.
     """
-    if restarts < 1:
-        raise UserError(f"restarts={restarts}: expected at least 1")
     rows, parts = _all_rows(problem, restarts), list[tuple[range, Solved]]()
 
     def solve_some(some: Sequence[Row]) -> Solved:
@@ -248,7 +212,7 @@ def solve_rows(
 
     for part in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
         parts.append(part)
-    return replace(_best_restarts(problem.targets, restarts, joined(parts)), features=features)
+    return _best_restarts(problem.targets, restarts, joined(parts))
 
 
 def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved) -> Reconstruction:
@@ -257,7 +221,7 @@ def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
     best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
-    spent = solved.evaluated().view(len(targets), restarts).sum(1)
+    spent = solved.evaluations.view(len(targets), restarts).sum(1)
     return Reconstruction(
         targets=targets,
         images=solved.images[best],
@@ -269,8 +233,7 @@ def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved)
     )
 
 
-@dataclass(frozen=True)
-class Rung:
+class Rung(NamedTuple):
     """A part of the budget of a target: rows that take part, and the iterations of each."""
 
     rows: int
@@ -300,14 +263,7 @@ def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]
 
 
 def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_per_row: int) -> Reconstruction:
-    """Search rung by rung; the result of a target is the row with the lowest objective that any had.
-
-    A row goes on from its best images. Which rows go on depends on their own target alone, so results do not depend on
-    chunks or on which targets are attacked together.
-
-    Raises:
-        UserError: for more rows than memory holds.
-    """
+    """Search rung by rung, each row from its best images on; return each target's row with the lowest objective ever."""
     starts = rungs[0].rows
     rows = _all_rows(problem, starts)
     planned, done = len(problem.targets) * sum(rung.rows * rung.iterations for rung in rungs), 0
@@ -338,9 +294,7 @@ def climb(problem: AttackProblem, search: Search, rungs: Sequence[Rung], bytes_p
             done += len(places) * rung.iterations
         best = joined(parts) if best is None else _better(best, joined(parts), which)
     assert best is not None
-    return _best_restarts(
-        problem.targets, starts, replace(best, iterations=int(iterations.max()), evaluations=best.evaluated())
-    )
+    return _best_restarts(problem.targets, starts, replace(best, iterations=int(iterations.max())))
 
 
 def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
@@ -353,4 +307,4 @@ def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
         mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
         return values.index_copy(0, position, torch.where(mask, getattr(new, name), values[position]))
 
-    return best.of_each(chosen, best.evaluated().index_add(0, which, new.evaluated()))
+    return best.of_each(chosen, best.evaluations.cpu().index_add(0, which, new.evaluations.cpu()))

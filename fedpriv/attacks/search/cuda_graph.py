@@ -30,7 +30,7 @@ class Replay:
         self.reset()
 
     def reset(self) -> None:
-        """Record anew, after a plain step, which makes what is made once: something that steps read was dropped."""
+        """Record anew, after a plain step: something that steps read was dropped."""
         self._recording: Callable[[], None] | None = None
         self._replaced: set[tuple[int, str]] | None = None  # owner and attribute; None before the plain step
         self._state: dict[tuple[int, str], object] = {}  # in the memory of the recording

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,27 +26,16 @@ def cooling(progress: float) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Course and stop rules of an optimisation; only the objective decides.
+    """Course and stop rules of an optimisation; only the objective decides."""
 
-    Attributes:
-        iterations: most steps of a row.
-        learning_rate: Adam's step size.
-        anneal: let the step size fall to zero along half a cosine.
-        average: decay of the running mean of the images shown, in [0, 1); 0 is no averaging.
-        tolerance: a row is finished when its objective falls below.
-        patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
-        fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
-        halvings: shares of the iterations, ascending, at each of which the worse half of the rows of every target ends.
-    """
-
-    iterations: int
-    learning_rate: float
-    anneal: bool = False
-    average: float = 0.0
-    tolerance: float = 1e-3
-    patience: int = 300
-    fits: float = 0.0
-    halvings: tuple[float, ...] = ()
+    iterations: int  # of a row, at most
+    learning_rate: float  # Adam's step size
+    anneal: bool = False  # let the step size fall to zero along half a cosine
+    average: float = 0.0  # decay of the running mean of the images shown, in [0, 1); 0 is no averaging
+    tolerance: float = 1e-3  # a row is finished when its objective falls below
+    patience: int = 300  # a row is finished when its lowest objective has not fallen by 1 % for so many steps
+    fits: float = 0.0  # distance, penalties aside, at which an image counts as found; the search goes on below it
+    halvings: tuple[float, ...] = ()  # shares of the iterations at each of which the worse half of a target's rows ends
 
 
 class Adam:
@@ -95,23 +85,11 @@ class Adam:
             [values[number] for number in moved]
             for values in (self.parameters, self._means, self._squares, self._taken)
         )
+        slopes = [_laid_out_as(self.parameters[number], gradients[number]) for number in moved]
         update = adamw if self._weight_decay else adam
-        update(
-            parameters,
-            [_laid_out_as(self.parameters[number], gradients[number]) for number in moved],
-            means,
-            squares,
-            [],
-            taken,
-            fused=self._fused,
-            amsgrad=False,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            lr=self.learning_rate,
-            weight_decay=self._weight_decay,
-            eps=self._epsilon,
-            maximize=False,
-        )
+        known: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self._weight_decay, "eps": self._epsilon}
+        known |= {"beta1": self._betas[0], "beta2": self._betas[1], "amsgrad": False, "maximize": False}
+        update(parameters, slopes, means, squares, [], taken, fused=self._fused, **known)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of every parameter only (int64 positions on the device of the parameters)."""
@@ -147,10 +125,7 @@ class Prior:
         raise NotImplementedError
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the summand beside the distance of each image ``(n, c, h, w)``, ``(n,)``.
-
-        ``rows`` ``(n,)`` (int64 on the CPU) says whose images they are, by their numbers at the beginning.
-        """
+        """Return the summand ``(n,)`` beside the distance of images ``(n, c, h, w)`` of rows ``(n,)`` (first numbers)."""
         return images.new_zeros(len(images))
 
     def project(self) -> None:
@@ -159,9 +134,6 @@ class Prior:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions on the CPU) of all but the parameters, which :func:`fit` sets."""
 
-    def compile(self) -> None:
-        """Have the networks compiled from now on."""
-
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, c, h, w)``, their rows ``(n,)`` int64 on the CPU) -> ``(n,)`` distances to what was observed."""
@@ -169,19 +141,14 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Fitted:
-    """N rows after their last step.
+    """N rows after their last step."""
 
-    Attributes:
-        images: ``(N, c, h, w)`` in [0, 1].
-        objective: ``(N,)`` of exactly these images.
-        converged: ``(N,)`` bool, whether the objective is below the tolerance, or the distance alone says that it fits.
-        steps: ``(N,)`` int64 steps of each row.
-    """
-
-    images: Tensor
-    objective: Tensor
-    converged: Tensor
-    steps: Tensor
+    images: Tensor  # (N, c, h, w) in [0, 1]
+    objective: Tensor  # (N,) of exactly these images
+    converged: (
+        Tensor  # (N,) bool, whether the objective is below the tolerance, or the distance alone says that it fits
+    )
+    steps: Tensor  # (N,) int64
 
     @property
     def iterations(self) -> int:
@@ -206,8 +173,6 @@ def fit(
     rate = schedule.learning_rate
     optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], rate, fused=True)
     prior.parameters = optimiser.parameters
-    if numerics.compiled:
-        prior.compile()
     rows = _Rows(prior, distance, schedule, restarts)
 
     def move() -> None:
@@ -221,8 +186,8 @@ def fit(
         optimiser.step(gradients)
         prior.project()
 
-    device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled
-    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=recorded))
+    device = optimiser.parameters[0].device
+    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=numerics.recorded))
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
@@ -247,13 +212,9 @@ def fit(
 class _Rows:
     """Rows on their way, and the images of those that have ended. Steps stay on the device: the host looks now and then.
 
-    Attributes:
-        numbers: ``(n,)`` int64 on the CPU, first numbers of the rows that are still computed; likewise the following.
-        mean: ``(n, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero without averaging.
-        best: ``(n, c, h, w)`` image shown with the lowest objective.
-        clean: ``(n, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
-        steps: ``(n,)`` int64 steps of the row until it met its stop rule, or so far.
-        lowest: ``(n,)`` lowest objective shown.
+    Of rows that are still computed it has their first ``numbers`` ``(n,)`` (int64 on the CPU), the running ``mean`` of the
+    images shown, not yet divided by its weight, the ``best`` image shown, the ``clean`` one shown right after a row's last
+    step ``(n, c, h, w)``, ``steps`` until the row met its stop rule, or so far, and the ``lowest`` objective ``(n,)``.
     """
 
     def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
@@ -317,18 +278,8 @@ class _Rows:
         if 2 * int(self._running.sum()) > len(self._running):
             return None
         left = self._running.nonzero().flatten()
-        for name in (
-            "mean",
-            "best",
-            "clean",
-            "steps",
-            "lowest",
-            "_mark",
-            "_marked_at",
-            "_moving",
-            "numbers",
-            "_running",
-        ):
+        names = "mean best clean steps lowest _mark _marked_at _moving numbers _running"
+        for name in names.split():
             values = getattr(self, name)
             setattr(self, name, values[left.to(values.device)])
         return left

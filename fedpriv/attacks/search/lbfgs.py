@@ -26,19 +26,12 @@ _FLAT, _STILL = 1e-7, 1e-9  # a call ends when no entry of the gradient, or no c
 
 @dataclass(frozen=True)
 class LbfgsSettings:
-    """Settings of the search. The defaults are those of ``torch.optim.LBFGS`` but for the number of outer steps.
+    """Settings of the search; steps are of length one, but for the very first: ``min(1, 1 / ||g||_1)``."""
 
-    Attributes:
-        outer_steps: calls of the optimiser; each begins with an evaluation.
-        inner_steps: steps in a call. Steps are of length one, but for the very first: ``min(1, 1 / ||g||_1)``.
-        history: curvature pairs remembered.
-        patience: a row is finished when so many calls together took less than a tenth off its lowest loss; None for never.
-    """
-
-    outer_steps: int
-    inner_steps: int = 20
-    history: int = 100
-    patience: int | None = None
+    outer_steps: int  # calls of the optimiser; each begins with an evaluation
+    inner_steps: int = 20  # steps in a call
+    history: int = 100  # curvature pairs remembered
+    patience: int | None = None  # calls that must together take a tenth off a row's lowest loss; None for no such rule
 
 
 def bytes_of_history(width: int) -> int:
@@ -48,17 +41,11 @@ def bytes_of_history(width: int) -> int:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Ends of N rows.
+    """Ends of N rows."""
 
-    Attributes:
-        best: ``(N, D)`` the evaluated iterate with the lowest loss.
-        loss: ``(N,)`` the loss of ``best``; infinite for a row that was never finite.
-        evaluations: ``(N,)`` int64, evaluations of the row.
-    """
-
-    best: Tensor
-    loss: Tensor
-    evaluations: Tensor
+    best: Tensor  # (N, D) the evaluated iterate with the lowest loss
+    loss: Tensor  # (N,) of best; infinite for a row that was never finite
+    evaluations: Tensor  # (N,) int64
 
 
 def minimise(
@@ -69,18 +56,11 @@ def minimise(
     tick: Callable[[int], None] | None = None,
     numbers: Tensor | None = None,
 ) -> Minimum:
-    """Minimise N independent functions of D variables.
+    """Minimise N independent functions of D variables from ``start`` ``(N, D)``; ``evaluate`` must not mix rows.
 
-    A row that cannot move, is not finite, is below ``stop_below``, or has run out of patience is finished for good.
-
-    Args:
-        evaluate: losses and gradients of some of the rows. Must not mix rows. It gets the same tensor of rows for as long
-            as they are the same.
-        start: ``(N, D)``.
-        settings: of the search.
-        stop_below: ``(N,)``, a row is finished when its loss falls below; None for never.
-        tick: called with the number of outer steps that all rows have done.
-        numbers: ``(N,)`` int64, what ``evaluate`` calls the rows; None for 0, 1, ...
+    A row that cannot move, is not finite, is below ``stop_below`` ``(N,)``, or has run out of patience is finished for good.
+    ``tick`` is called with the outer steps that all rows have done; ``numbers`` ``(N,)`` is what ``evaluate`` calls the rows
+    (0, 1, ... by default), always in the same tensor for as long as they are the same.
     """
     start = start.detach()
     rows = torch.arange(len(start), device=start.device)
@@ -118,9 +98,7 @@ class _Descent:
     def __init__(
         self, evaluate: Evaluate, start: Tensor, settings: LbfgsSettings, goal: Tensor, numbers: Tensor
     ) -> None:
-        self._evaluate = evaluate
-        self._settings = settings
-        self._goal, self._numbers = goal, numbers
+        self._evaluate, self._settings, self._goal, self._numbers = evaluate, settings, goal, numbers
         self.curvature = _Curvature(settings.history, start)
         self.point = self.best = start
         self._direction = self._gradient = torch.zeros_like(start)
@@ -230,10 +208,7 @@ class _Curvature:
         self.depth = -1
 
     def direction(self, gradient: Tensor, step: Tensor, change: Tensor, taken: Tensor) -> Tensor:
-        """Take in the pairs of the rows that took a step, and return minus the inverse Hessian times gradients ``(N, D)``.
-
-        Of rows that are not ``taken`` ``(N,)`` (bool), ``step`` and ``change`` of the gradient have no part.
-        """
+        """Take in pairs of rows that took a step; return minus the inverse Hessian times gradients ``(N, D)``."""
         whole = self.depth >= 0 and gradient.is_cuda  # recorded steps have equal shapes
         depth = self.depth = self._size if whole else min(self.depth + 1, self._size)  # so many pairs a row may have
         if not depth:
