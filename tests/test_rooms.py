@@ -47,12 +47,12 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_885,
+    "util": 1_867,
     "algebra": 459,
-    "datasets": 1_009,
+    "datasets": 999,
     "models": 816,
     "uploads": 930,
-    "integrations": 1_112,
+    "integrations": 1_113,
     "dp": 591,
     "federation": 2_133,
     "methods": 2_946,
@@ -63,14 +63,14 @@ BUDGET: dict[str, int] = {
     "reports": 2_592,
     "cli": 970,
     "pipeline": 1_687,
-    "sources": 2_766,
-    "api": 2_078,
+    "sources": 2_765,
+    "api": 2_077,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 348
+RESERVE = 377
 """Lines that no room has yet."""
 
 VERBS = {

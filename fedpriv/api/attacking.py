@@ -43,12 +43,12 @@ from fedpriv.study.settings import (
 from fedpriv.study.training import train_run
 from fedpriv.uploads.kinds import VECTORS, payload_kind
 from fedpriv.util import folders
-from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT, Listener, number_of_workers
+from fedpriv.util.registry import allowed
 
 _NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 

@@ -30,7 +30,6 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.summary import RoundLine, RunSummary
-from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
@@ -46,6 +45,7 @@ from fedpriv.util.files import (
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
+from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
     from fedpriv.federation.states import State
