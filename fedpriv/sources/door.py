@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -132,7 +133,7 @@ def read_uploads(
             settings.get("earlier_extractors"),
             rounds,
             numbers,
-            lambda n, m: _copied(n, m, device, normalise),
+            partial(_copied, device=device, normalise=normalise),
         ),
         heads=_heads(_shared("head", settings, clients)),
         batches=batches,
@@ -192,10 +193,9 @@ def _by_client(name: str, given: Any, clients: Sequence[int], *, shared: bool = 
             raise UserError(f"{name}: nothing for client {missing[0]}; expected one for each upload")
         return {client: given[client] for client in clients}
     if len(clients) == 1 and not shared:
-        nested = isinstance(given, (list, tuple)) and len(given) == 1 and isinstance(given[0], (list, tuple))
-        if isinstance(given, (list, tuple)) and len(given) == 1 and is_array(given[0]):
-            nested = getattr(given[0], "ndim", 4) not in (0, 3)  # a list of one image is no list of one client
-        return {clients[0]: given[0] if nested else given}
+        only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else None
+        nested = is_array(only) and getattr(only, "ndim", 4) not in (0, 3)  # a list of one image is none of one client
+        return {clients[0]: only if nested or isinstance(only, (list, tuple)) else given}
     if isinstance(given, (list, tuple)):
         if len(given) != len(clients):
             raise UserError(f"{name}: {len(given)} given for {len(clients)} uploads; expected one for each")
@@ -317,8 +317,9 @@ def _held_out(
     """Return each client's held-out images with their classes; nothing where none are given."""
     if given is None:
         return {}
-    pair = isinstance(given, Dataset) or (isinstance(given, tuple) and len(given) == 2 and is_array(given[0]))
-    pair = pair and not (isinstance(given, tuple) and isinstance(given[0], Dataset))  # those are two clients'
+    pair = isinstance(given, Dataset) or (
+        isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], (Tensor, np.ndarray))
+    )
     if (pair and len(clients) > 1) or not isinstance(given, (list, tuple, Mapping)):
         got = f"one pair for {len(clients)} clients" if pair else type(given).__name__
         raise UserError(f"held_out: {got}; expected a list of (images, labels), one a client")
@@ -391,7 +392,7 @@ def _extractors(
     earlier: Any,
     rounds: Sequence[Mapping[int, Any]],
     numbers: Sequence[int],
-    copied: Callable[[str, Any], nn.Module],
+    copied: Callable[..., nn.Module],
 ) -> dict[tuple[int, int], nn.Module]:
     """Return (round, client) -> a copy of the network behind its upload; of one network for several, one copy."""
     before = [None] * (len(rounds) - 1) if earlier is None else earlier
