@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from fedpriv.sources.messages import (
     settled,
     weights,
 )
+from fedpriv.sources.networks import by_parameter, copied, width_of
 from fedpriv.sources.rehearsal import changes_rows, changes_uploads, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
@@ -76,10 +76,13 @@ def read_uploads(
             upload = given if started is None else Update(started, given)
             where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
             messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
+    notices: list[str] = []
+    model = None if settings.get("model") is None else copied("model", settings["model"], device, notices)
+    if model is not None:
+        messages = [by_parameter(model, of_round) for of_round in messages]
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     current = _private_images(images, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]
-    model = None if settings.get("model") is None else _copied("model", settings["model"], device)
     if model is None and target in NETWORKS:
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
@@ -114,7 +117,7 @@ def read_uploads(
         images=current,
         auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),
         shares={k: _shares(given, len(current[k])) for k, given in _shared("weights", settings, clients).items()},
-        extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, numbers, device),
+        extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, numbers, device, notices),
         heads=_heads(_shared("head", settings, clients)),
         batches=batches,
         running=_running_statistics(model, raw),
@@ -122,6 +125,7 @@ def read_uploads(
         groups=_groups(settings.get("groups"), clients),
         raw=raw,
         held_out=_held_out(settings.get("held_out"), clients, shape, owners, public),
+        notices=tuple(dict.fromkeys(notices)),
         command=f"fedpriv.attack_uploads(..., target={target!r})",
         defenses=tuple(defense_facts(defense) for defense in defenses),
         **{name: settings[name] for name in ("method", "dataset") if name in settings},
@@ -358,21 +362,13 @@ def _n_classes(
 # ---------------------------------------------------------------- networks
 
 
-def _copied(name: str, network: Any, device: torch.device) -> nn.Module:
-    """Return a network in evaluation mode that is not the user's: attacks change nothing of what was handed in."""
-    if not isinstance(network, nn.Module):
-        raise UserError(f"{name}: expected a torch.nn.Module, got {type(network).__name__}")
-    for key, value in network.state_dict().items():
-        if isinstance(value, Tensor) and not bool(check_plain(f"{name}: {key}", value).isfinite().all()):
-            raise UserError(f"{name}: {key} holds NaN or infinity; expected finite numbers")
-    try:
-        return copy.deepcopy(network).to(device).eval().requires_grad_(False)
-    except Exception as error:  # a network of somebody else raises anything
-        raise UserError(f"{name}: {type(network).__name__} cannot be copied to {device}: {error}") from error
-
-
 def _extractors(
-    given: Any, earlier: Any, rounds: Sequence[Mapping[int, Any]], numbers: Sequence[int], device: torch.device
+    given: Any,
+    earlier: Any,
+    rounds: Sequence[Mapping[int, Any]],
+    numbers: Sequence[int],
+    device: torch.device,
+    notices: list[str],
 ) -> dict[tuple[int, int], nn.Module]:
     """Return (round, client) -> a copy of the network behind its upload; of one network for several, one copy."""
     before = [None] * (len(rounds) - 1) if earlier is None else earlier
@@ -389,7 +385,7 @@ def _extractors(
         clients = sorted({k for each in rounds for k in each} if last else of_round)  # the last: of any round
         for k, network in _by_client(name, current, clients, shared=True).items():
             if network is not None:
-                copies.setdefault(id(network), _copied(name, network, device))
+                copies.setdefault(id(network), copied(name, network, device, notices).requires_grad_(False))
                 result[number, k] = copies[id(network)]
     return result
 
@@ -398,7 +394,7 @@ def _heads(heads: Mapping[int, Any]) -> dict[int, tuple[Tensor, Tensor]]:
     for head in heads.values():
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise UserError(f"head: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
-        _copied("head", head, torch.device("cpu"))
+        copied("head", head, torch.device("cpu"), [])
     return {k: (head.weight.detach().cpu(), head.bias.detach().cpu()) for k, head in heads.items()}
 
 
@@ -427,14 +423,14 @@ def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
     if source.model is not None and kind in WHOLE:
-        _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
+        width_of("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
     for seen in source.seen:
         last = seen.round == source.last
         images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
         payload = next((payload for payload in seen.upload if payload.kind == kind), None)
         if network is not None:
             where = "extractor" if last else "earlier_extractors"
-            width = _tried(where, network, images[:2], "representations (n, d)")
+            width = width_of(where, network, images[:2], "representations (n, d)")
             if payload is not None and kind in VECTORS and payload.rows().shape[1] != width:
                 text = f"vectors of width {width}, but those of client {seen.client}'s upload have"
                 raise UserError(f"{where}: returns {text} {payload.rows().shape[1]}")
@@ -452,20 +448,3 @@ def _check_together(source: ExternalSource) -> None:
     for seen in source.seen:
         if not sends(pipeline, seen, kind, source.n_classes, source.total_rounds):
             raise UserError(f"defense: would not have sent what client {seen.client} sent in round {seen.round}")
-
-
-@torch.no_grad()
-def _tried(where: str, network: nn.Module, images: Tensor, given: str) -> int:
-    """Return the width of what a network in evaluation mode makes of images ``(n, c, h, w)``; ``given`` names the rows."""
-    device = next(network.parameters(), images).device
-    try:
-        made = network(images.to(device))
-    except Exception as error:  # a network of somebody else raises anything
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where}: fails on images {tuple(images.shape[1:])}: {why}") from error
-    if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(images):
-        got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise UserError(f"{where}: expected {given} of images (n, c, h, w), got {got}")
-    if not made.is_floating_point() or not bool(check_plain(where, made).isfinite().all()):
-        raise UserError(f"{where}: returns NaN, infinity or {made.dtype} on images; expected finite floats")
-    return made.shape[1]
