@@ -35,7 +35,7 @@ from fedpriv.sources.external import ExternalSource, derive_card
 from fedpriv.sources.networks import without_second_derivative
 from fedpriv.sources.run import RunSource
 from fedpriv.uploads.kinds import NETWORKS
-from fedpriv.util import folders
+from fedpriv.util import files, folders
 from fedpriv.util.compute import pick_device, read_numerics
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.parallel import SILENT, Pool, Relay, number_of_workers, patience_for
@@ -84,7 +84,7 @@ def carry_out(
         records, scores = records | made[0], scores | made[1]
     if reasons and not (records or scores):
         raise UserError(reasons[0])
-    for reason in reasons:
+    for reason in dict.fromkeys(reasons):
         refused(reason)
     if pages:
         write_report(list(records), folder, list(scores))
@@ -199,7 +199,12 @@ def attack_source(
         listener.say(notices[-1])
 
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        results = carry_out(folder, grounds, refused=leave_out, pages=pages)
+        try:
+            results = carry_out(folder, grounds, refused=leave_out, pages=pages)
+        except UserError:
+            if not any(map(is_result, folder.iterdir())):  # it was empty when this began
+                files.remove(folder)
+            raise
     premise = grounds[0].premise
     if premise is not None and premise.status == "not checkable":
         notices.append(premise_words(premise))
