@@ -30,7 +30,7 @@ from fedpriv.sources.networks import by_parameter, copied, width_of
 from fedpriv.sources.rehearsal import changes_rows, changes_uploads, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
-from fedpriv.uploads.kinds import FACTORS, LAYERS, NETWORKS, TELLING, UPDATES, VECTORS, WHOLE
+from fedpriv.uploads.kinds import FACTORS, LAYERS, NETWORKS, TELLING, UPDATES, VECTORS
 from fedpriv.uploads.payload import Message, Payload, as_tensor, check_plain
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, texts
@@ -76,13 +76,14 @@ def read_uploads(
             upload = given if started is None else Update(started, given)
             where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
             messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
+    raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
+    current = _private_images(images, classes, raw)
+    shape = next(iter(current.values())).images.shape[1:]
     notices: list[str] = []
     model = None if settings.get("model") is None else copied("model", settings["model"], device, notices)
     if model is not None:
         messages = [by_parameter(model, of_round) for of_round in messages]
-    raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
-    current = _private_images(images, classes, raw)
-    shape = next(iter(current.values())).images.shape[1:]
+        raw = {k: message for of_round in messages for k, message in of_round.items()}
     if model is None and target in NETWORKS:
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
@@ -355,7 +356,7 @@ def _n_classes(
         stated += [len(table) for table in tables if table is not None]
         stated += [] if classes is None else [int(classes.max()) + 1]
     if model is not None:
-        stated += [len(value) for value in model.state_dict().values() if value.dim() == 2][-1:]
+        stated.append(width_of("model", model, next(iter(samples.values())).images[:2], "logits (n, C)"))
     return given or max(stated)
 
 
@@ -422,8 +423,6 @@ def _running_statistics(model: nn.Module | None, raw: Mapping[int, Raw]) -> dict
 def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
-    if source.model is not None and kind in WHOLE:
-        width_of("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
     for seen in source.seen:
         last = seen.round == source.last
         images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
