@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 
 from fedpriv.attacks.inversion.vector import PixelInversion
-from fedpriv.util.code import allowed
+from fedpriv.util.registry import allowed
 
 
 @dataclass(frozen=True, kw_only=True)

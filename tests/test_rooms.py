@@ -47,30 +47,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_035,
+    "util": 1_867,
     "algebra": 459,
-    "datasets": 1_009,
+    "datasets": 999,
     "models": 816,
-    "uploads": 931,
-    "integrations": 1_077,
+    "uploads": 930,
+    "integrations": 1_113,
     "dp": 591,
-    "federation": 2_135,
+    "federation": 2_133,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_446,
-    "eval": 4_713,
+    "attacks": 10_473,
+    "eval": 4_827,
     "claims": 211,
-    "reports": 2_590,
-    "cli": 954,
-    "pipeline": 1_683,
-    "sources": 2_766,
-    "api": 1_998,
-    "study": 2_402,
+    "reports": 2_592,
+    "cli": 970,
+    "pipeline": 1_687,
+    "sources": 2_765,
+    "api": 2_077,
+    "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 469
+RESERVE = 377
 """Lines that no room has yet."""
 
 VERBS = {
@@ -86,6 +86,7 @@ VERBS = {
     "reproduce",
     "doctor",
     "compare",
+    "check",
     "explain",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""

@@ -32,7 +32,7 @@ from fedpriv.eval.records import (
 from fedpriv.eval.redaction import NONE, withheld
 from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, forget, mark, read_bytes, read_json, write_text
+from fedpriv.util.files import digest, mark, read_bytes, read_json, write_text
 from fedpriv.util.foreign import json_value
 
 if TYPE_CHECKING:  # records are read without tensors too
@@ -167,8 +167,7 @@ def save_attack(
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule, truths are not written, and the list of
-    the folder's files forgets what they held.
+    Where ``about`` says that it is redacted, images are withheld by that rule and truths are not written.
     """
     from fedpriv.eval.tensors import save_reconstruction, save_truths
 
@@ -182,8 +181,6 @@ def save_attack(
         write_record(directory, metrics)
     if about.redacted == NONE:
         save_truths(directory / TRUTH, truths)
-    else:
-        forget(directory)
     files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH) if (directory / name).is_file()]
     write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 

@@ -17,8 +17,8 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_bytes
-from fedpriv.util.foreign import json_value
+from fedpriv.util.files import write_bytes
+from fedpriv.util.foreign import json_value, tensor_file
 
 FORMAT = "fedpriv-attack-2"
 ENTRY = "fedpriv"
@@ -171,7 +171,7 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored {content}")
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(tensor_file(path), framework="pt") as file:
             written = (file.metadata() or {}).get(ENTRY, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json_value(written)

@@ -19,7 +19,8 @@ from fedpriv.uploads.ledger import entries
 from fedpriv.uploads.messages import message_bytes
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_all
+from fedpriv.util.files import write_all
+from fedpriv.util.foreign import tensor_file
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
@@ -54,22 +55,20 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
 
 
 def trace_blocks(trace: Trace) -> dict[str, Tensor]:
-    """Return a trace as tensors on the CPU: ``phase-0.images`` and ``phase-0.sizes``, ..., ``mixture``."""
+    """Return a trace as tensors on the CPU: ``images`` and ``sizes`` of the steps, ``mixture``."""
     blocks: dict[str, Tensor] = {} if trace.weights is None else {"mixture": trace.weights.detach().cpu().contiguous()}
-    for number, steps in enumerate(trace.phases):
-        images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
-        blocks[f"phase-{number}.images"] = images.to(torch.int32)
-        blocks[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
+    if trace.steps is not None:
+        images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in trace.steps)])
+        blocks["images"] = images.to(torch.int32)
+        blocks["sizes"] = torch.tensor([len(index) for index in trace.steps], dtype=torch.int32)
     return blocks
 
 
 def trace_of(blocks: Mapping[str, Tensor]) -> Trace:
-    """Return the trace of some tensors; KeyError where a phase lacks one, RuntimeError where its sizes do not add up."""
-    phases = []
-    for number in range(sum(name.endswith(".sizes") for name in blocks)):
-        images, sizes = blocks[f"phase-{number}.images"].long(), blocks[f"phase-{number}.sizes"].tolist()
-        phases.append(tuple(images.split(sizes)) if sizes else ())
-    return Trace(phases, blocks.get("mixture"))
+    """Return the trace of some tensors; KeyError where one is missing, RuntimeError where sizes do not add up."""
+    sizes = blocks["sizes"].tolist() if "sizes" in blocks else None
+    steps = None if sizes is None else tuple(blocks["images"].long().split(sizes)) if sizes else ()
+    return Trace(steps, blocks.get("mixture"))
 
 
 def load_trace(run: RunDirectory, round_: int, client: int) -> Trace:
@@ -78,6 +77,6 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> Trace:
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
     try:
-        return trace_of(load_file(checked_tensors(path)))
+        return trace_of(load_file(tensor_file(path)))
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error

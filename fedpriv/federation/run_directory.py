@@ -30,13 +30,11 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.summary import RoundLine, RunSummary
-from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
-    checked,
     mark,
     placing,
     read_json,
@@ -47,6 +45,7 @@ from fedpriv.util.files import (
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
+from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
     from fedpriv.federation.states import State
@@ -130,7 +129,7 @@ class RunConfig:
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
-    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last and ``keep`` are evaluated too
+    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last is evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
     defenses: tuple[DefenseChoice, ...] = ()  # of uploads, in the order in which clients apply them
     engine: EngineChoice = field(default_factory=EngineChoice)  # what runs the clients
@@ -310,7 +309,7 @@ class RunDirectory:
         write_bytes(folder / "broadcast.safetensors", broadcast)
         with placing([*clients, server]) as temporary:
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(checked(state), temporary[path])
+                shutil.copyfile(state, temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 

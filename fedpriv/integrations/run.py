@@ -24,8 +24,8 @@ from fedpriv.uploads.payload import check_names, check_plain
 from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, checked_tensors, mark, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.foreign import entries, json_value
+from fedpriv.util.files import append_lines, mark, read_json, read_lines, write_bytes, write_json
+from fedpriv.util.foreign import entries, json_value, tensor_file
 
 KIND: Final = "recorded"
 FORMAT: Final = 2
@@ -154,7 +154,7 @@ def sets_bytes(sets: Tensors) -> bytes:
 def _read_sets(path: Path) -> dict[str, dict[str, Tensor]]:
     """Read sets of arrays in the order in which they were sent."""
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(tensor_file(path), framework="pt") as file:
             header: Any = json_value((file.metadata() or {}).get(HEADER, "{}"))
             if header["format"] != FORMAT:
                 raise ValueError(f"format {shown(header['format'])}")

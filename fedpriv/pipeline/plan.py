@@ -136,6 +136,9 @@ def plan_of(
 
 # ---------------------------------------------------------------- which attacks
 
+MOST_SHADOWED = 48
+"""Targets of a second plan at most: for each of their clients a shadow extractor is trained."""
+
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
@@ -177,8 +180,10 @@ def protocol_plan(plan: AttackPlan) -> AttackPlan | None:
     }
     if not images and not scores:
         return None
+    number = plan.n_targets or min((MOST_SHADOWED, *(made.most_targets for made in images.values())))
+    name = next(iter(images), None)
     return replace(
-        plan, attacks=images, inferences=scores, card=card, threat="protocol", primary=next(iter(images), None)
+        plan, attacks=images, inferences=scores, card=card, threat="protocol", primary=name, n_targets=number
     )
 
 

@@ -1,7 +1,7 @@
 """A study's folder: what the study is, how far each of its cells has come, and the shards that work on it side by side.
 
 ``study.json`` and ``cells.jsonl`` are made once, and with shards left alone until these are merged; ``shards/I-of-N/`` has
-``cells.jsonl`` and ``logs/`` of one shard, and nobody else writes there; every run and every cell lists its own files.
+``cells.jsonl`` and ``logs/`` of one shard, and nobody else writes there; a run or a cell is written by one shard alone.
 
 All shards that are at work lock the study's folder together, so that nobody replaces it, and each its own folder alone.
 Cells that share a run are of one shard. Whoever ends last, or any later command on the whole study, locks the study's

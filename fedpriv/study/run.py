@@ -101,7 +101,7 @@ def run_study(
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
     """
-    read_numerics(study.settings["precision"], pick_device(execution.device), compiled=execution.compiled)
+    read_numerics(study.settings["precision"], pick_device(execution.device))
     cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(note)
@@ -228,8 +228,6 @@ def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
 
 def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, relay: Relay) -> Row:
     """Carry out a cell's plans one by one, and return its line with what became of each."""
-    if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
-        files.mark(folder / "attacks" / cell.name, "cell")
     run = folder / "runs" / cell.run
     for plan, home, paths in zip(cell.plans, cell.homes, study_folder.results(cell), strict=True):
         entries = [entry for entry in row.attacks if entry.path in paths]

@@ -63,7 +63,7 @@ class FederationSettings(TypedDict, total=False):
     defense: Sequence[str]  # what clients do to an upload, in this order: texts ``NAME[:KEY=VALUE,...]``
     capture: str  # rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default)
     checkpoint_every: int  # rounds between checkpoints (default 1)
-    evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last and those of ``keep``
+    evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last
     keep: Sequence[int] | Literal["all"]  # rounds whose checkpoints and uploads are kept for good; ``all``: every one
 
 
@@ -76,7 +76,6 @@ class SuiteSettings(Circumstances, total=False):
     chunk_rows: int | None  # rows (targets x restarts) at a time; bounds memory
     device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
     precision: str  # of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md)
-    compile: bool  # compile the networks of such searches first, which takes minutes; moves the last digits at most
     redact: str | None  # ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md),
     # or ``none`` (default, but for runs of another framework: ``omit``)
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from fedpriv.uploads.kinds import payload_kind
 from fedpriv.uploads.payload import Message, Payload
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors
-from fedpriv.util.foreign import json_value
+from fedpriv.util.foreign import json_value, tensor_file
 
 FORMAT = "fedpriv-message-1"
 HEADER = "fedpriv"
@@ -51,7 +50,7 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
-        with safe_open(checked_tensors(path), framework="pt") as file:
+        with safe_open(tensor_file(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json_value(text)

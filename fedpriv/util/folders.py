@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from fedpriv.util import files
 from fedpriv.util.errors import UserError
@@ -19,44 +18,38 @@ class Busy(UserError):
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -> Iterator[BinaryIO]:
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool) -> Iterator[None]:
     """Lock a folder, alone or with others; the lock ends with the process, however that ends."""
     try:
         import fcntl
     except ImportError as error:
         raise UserError(f"{folder}: this system has no file locks (fcntl); use fedpriv on Linux or macOS") from error
-    with files.in_place(folder / LOCK, flags, files.mode_of(folder) or files.PRIVATE) as file:
+    file = files.open_own(folder / LOCK, flags, files.mode_of(folder) or files.PRIVATE)
+    try:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            process = file.read().decode(errors="replace").strip()
-            raise Busy(
-                f"{folder}: another fedpriv{f' (process {process})' if process else ''} is at work in this folder; "
-                "wait for it, or choose another folder"
-            ) from None
+            message = "another fedpriv is at work in this folder; wait for it, or choose another folder"
+            raise Busy(f"{folder}: {message}") from None
         except OSError as error:
             message = f"{folder}: its file system does not lock files ({error.strerror}); choose a folder on another"
             raise UserError(message) from error
-        yield file
+        yield
+    finally:
+        os.close(file)
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Lock a folder for writing, and clear up what a crash left."""
-    with _locked(folder, alone=True) as file:
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n".encode())
-        file.flush()
+    with _locked(folder, alone=True):
         sweep(folder)
         if files.shared():
             for top, _, names in os.walk(folder):
                 files.set_mode(Path(top), files.GROUP)
                 for path in (Path(top) / name for name in names if not (Path(top) / name).is_symlink()):
                     files.set_mode(path, files.GROUP & 0o666)
-        try:
-            yield
-        finally:
-            file.truncate(0)
+        yield
 
 
 @contextlib.contextmanager
@@ -130,7 +123,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False, 
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with has a marker."""
     if files.identity(path) is None:
-        raise UserError(f"{path / MARKER}: missing or damaged, so nothing here can be checked; choose another out")
+        raise UserError(f"{path / MARKER}: missing or damaged, so this is no folder of fedpriv's; choose another out")
 
 
 def check_free(path: Path, *, force: bool) -> None:

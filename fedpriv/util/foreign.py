@@ -192,8 +192,8 @@ def json_value(text: str | bytes) -> Any:
     return value
 
 
-def check_tensor_file(path: Path) -> None:
-    """Check the size and the header's length of a safetensors file before it is opened as one."""
+def tensor_file(path: Path) -> Path:
+    """Return the path of a safetensors file; one of an impossible header is refused before it is opened as one."""
     with open_file(path, TENSORS) as file:
         first = file.read(8)
         size = os.fstat(file.fileno()).st_size
@@ -201,3 +201,4 @@ def check_tensor_file(path: Path) -> None:
     if len(first) < 8 or length > min(TENSOR_HEADER, size - 8):
         text = f"a header of {length:,} bytes in a file of {size:,}; at most {TENSOR_HEADER:,}"
         raise UserError(f"{path}: not readable as safetensors ({text})")
+    return path

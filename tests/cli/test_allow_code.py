@@ -12,8 +12,8 @@ from fedpriv.api.named_code import named_code
 from fedpriv.cli.main import run as command
 from fedpriv.sources.facts import read_facts
 from fedpriv.uploads.payload import DECLARED
-from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
+from fedpriv.util.registry import VARIABLE
 
 SMALL = ["--clients", "3", "--rounds", "1", "--width", "8", "--quiet"]
 OURS = ["--method", "mine:FED_DIRECTION", "--dataset", "mine:load_stripes", "--models", "mine:one_layer"]
@@ -50,7 +50,6 @@ def plain(tmp_path_factory):
 def with_config(plain, folder, **changes):
     """Return a copy of a run as somebody else may have written it."""
     shutil.copytree(plain, folder)
-    (folder / ".fedpriv.jsonl").unlink()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder

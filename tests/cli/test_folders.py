@@ -70,10 +70,9 @@ def contents(path):
 # ---------------------------------------------------------------- links
 
 RESUME, REPORT = ["train", "--resume", "--out", "half"], ["report", "result", "--out", "page", "--force"]
-MARKED = (".fedpriv.lock", ".fedpriv.jsonl")
 REFUSED = {
-    "train, resumed": (RESUME, [f"half/{name}" for name in MARKED]),
-    "train, new": ([*TRAIN, "--out", "new"], [f"new/{name}" for name in MARKED]),
+    "train, resumed": (RESUME, ["half/.fedpriv.lock"]),
+    "train, new": ([*TRAIN, "--out", "new"], ["new/.fedpriv.lock"]),
     "train, anew": ([*TRAIN, "--out", "runs/a", "--force"], ["runs/a/.fedpriv.lock"]),
     "attack of a run": (["attack", "--run", "runs/a", *PIXELS, "--out", "new"], ["runs/a/.fedpriv.lock"]),
     "score": (["score", "result"], ["result/.fedpriv.lock", "result/pixels/.fedpriv.lock"]),
@@ -85,20 +84,18 @@ REFUSED = {
 
 def test_no_command_writes_through_a_link_and_a_refused_one_changes_nothing(home, capsys):
     for case, (command, places) in REFUSED.items():
-        for place, kind in itertools.product(places, (os.symlink, os.link)):
-            if kind is os.link and case == "attack of a run":
-                continue  # a lock that is only read may have other names: a copy made of hard links is one of a run
+        for place in places:
             path = home / place
             path.parent.mkdir(exist_ok=True)
             before = path.read_bytes() if path.exists() else None
             target = home.parent / "target"
-            target.write_bytes(WORK if path.name == ".fedpriv.lock" else before or b"")
+            target.write_bytes(WORK)
             path.unlink(missing_ok=True)
-            kind(target, path)
+            path.symlink_to(target)
             there, held = contents(home), target.read_bytes()
             refused(capsys, *command)
-            assert target.read_bytes() == held, (case, place, kind)
-            assert contents(home) == there, (case, place, kind)
+            assert target.read_bytes() == held, (case, place)
+            assert contents(home) == there, (case, place)
             path.unlink()
             target.unlink()
             if before is not None:

@@ -1,6 +1,5 @@
-"""Files hold what was written or are refused; a crash leaves the old file or the new one; one process writes a folder."""
+"""A crash leaves the old file or the new one; one process writes a folder."""
 
-import itertools
 import os
 import subprocess
 import sys
@@ -13,17 +12,12 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
     MARKER,
     append_lines,
-    checked,
     mark,
     read_bytes,
-    read_json,
     read_lines,
     write_all,
-    write_json,
     write_text,
 )
-
-READERS = {"checked": checked, "bytes": read_bytes, "json": read_json, "lines": read_lines}
 
 
 class Killed(BaseException):
@@ -34,33 +28,6 @@ class Killed(BaseException):
 def home(tmp_path):
     mark(tmp_path / "home", "run")
     return tmp_path / "home"
-
-
-def test_what_was_altered_moved_or_not_written_by_fedpriv_is_read_by_nobody(home):
-    for name in ("altered", "first", "second"):
-        write_text(home / name, f'{{"name": "{name}"}}\n')
-    for read in READERS.values():
-        assert read(home / "first")
-    (home / "altered").write_text('{"name": "other"}\n')
-    (home / "first").replace(home / "third")
-    (home / "second").replace(home / "first")
-    (home / "third").replace(home / "second")
-    (home / "strange").write_text('{"round": 1}\n')
-    for name, read in itertools.product(("altered", "first", "second", "strange"), READERS.values()):
-        with pytest.raises(UserError, match="not among the files" if name == "strange" else "content was altered"):
-            read(home / name)
-    write_json(home.parent / "unmarked.json", 1)
-    (home.parent / "unmarked.json").write_text("2")
-    assert read_json(home.parent / "unmarked.json") == 2
-
-
-def test_an_older_version_of_a_file_is_not_taken_for_it(home):
-    for newer in ("second", "third"):
-        write_text(home / "a", "first")
-        write_text(home / "a", newer)
-        (home / "a").write_text("first")
-        with pytest.raises(UserError, match="altered"):
-            checked(home / "a")
 
 
 def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
@@ -92,36 +59,18 @@ def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
         assert [read_bytes(home / name) for name in names] == [b"third"] * 3
 
 
-def test_lines_that_are_altered_or_missing_are_refused_by_readers_and_by_who_appends(home):
+def test_lines_are_appended_and_half_a_line_is_left_out(home):
     path = home / "a.jsonl"
     assert read_lines(path) == []
     append_lines({path: [{"round": 1}]})
     append_lines({path: [{"round": 2}]})
     assert read_lines(path) == [{"round": 1}, {"round": 2}]
-    text = path.read_text()
-    for damaged in ("", text[: len(text) // 2], text.replace("1", "7"), text + text, text.splitlines()[1]):
-        path.write_text(damaged)
-        for use in (read_lines, lambda path: append_lines({path: [{"round": 3}]})):
-            with pytest.raises(UserError, match="altered"):
-                use(path)
-        assert path.read_text() == damaged
+    path.write_text('{"round": 1}\n{"rou')
+    assert read_lines(path) == [{"round": 1}]
     path.unlink()
-    with pytest.raises(UserError, match=r"a\.jsonl: missing, though"):
-        read_lines(path)
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: is a folder"):
         read_lines(path)
-
-
-def test_a_nested_folder_lists_its_files_and_goes_alone(home, tmp_path):
-    mark(home / "inner", "attack")
-    write_text(home / "inner" / "a", "one")
-    assert files.written(home) == {}
-    (home / "inner").rename(tmp_path / "alone")
-    assert read_bytes(tmp_path / "alone" / "a") == b"one"
-    (tmp_path / "alone" / "a").write_text("two")
-    with pytest.raises(UserError, match="altered"):
-        read_bytes(tmp_path / "alone" / "a")
 
 
 def test_every_way_to_write_gives_files_and_folders_the_mode_of_the_marked_folder(tmp_path):
@@ -211,7 +160,7 @@ def test_a_folder_that_a_process_writes_is_refused_to_others_until_it_ends(tmp_p
             lambda: folders.output(out, "run", force=True),
             lambda: folders.read(out),
         ):
-            with pytest.raises(UserError, match=rf"another fedpriv \(process {process.pid}\) is at work"), way():
+            with pytest.raises(UserError, match="another fedpriv is at work"), way():
                 pass
         assert (out / "config.json").is_file()
         assert folders.busy(out)

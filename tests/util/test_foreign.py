@@ -17,7 +17,7 @@ READERS = {
     "toml": foreign.toml_file,
     "json": read_json,
     "check": lambda path: foreign.check_file(path, foreign.SETTINGS),
-    "tensors": foreign.check_tensor_file,
+    "tensors": foreign.tensor_file,
 }
 
 
@@ -104,7 +104,7 @@ def test_json_nested_without_end_is_refused(text, tmp_path):
 def test_tensors_whose_header_is_longer_than_the_file(content, tmp_path):
     (tmp_path / "a.safetensors").write_bytes(content)
     assert "a.safetensors: not readable as safetensors (a header of" in refusal(
-        foreign.check_tensor_file, tmp_path / "a.safetensors"
+        foreign.tensor_file, tmp_path / "a.safetensors"
     )
 
 

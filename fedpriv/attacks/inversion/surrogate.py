@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -93,23 +94,31 @@ def shadow_extractor(
     seed: int,
     training: ShadowTraining = ShadowTraining(),
 ) -> Extractor:
-    """Train a shadow of a client's extractor on the attacker's images ``(p, c, h, w)``, to fit the uploads of a round."""
+    """Return a shadow of a client's extractor, trained on the attacker's images when it is first called.
+
+    Raises a UserError at once where an upload of the round holds nothing to align it with.
+    """
     device = samples.images.device
     classifier, means = find_anchors(observations, client, round_)
     head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
     near = None if means is None else by_class(means.features, means.classes, n_classes, device)
     scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
     width = next(rows.shape[1] for rows in (head or near or ()))
-    model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        features = model.represent(images)
-        total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
-        return total if near is None else total + _distance(features, labels, near).mean() / scale
+    @cache
+    def trained() -> Extractor:
+        model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
 
-    # Batch norm, where the architecture has it, needs two images.
-    train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
-    return model.eval().requires_grad_(False).represent
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            features = model.represent(images)
+            total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
+            return total if near is None else total + _distance(features, labels, near).mean() / scale
+
+        # Batch norm, where the architecture has it, needs two images.
+        train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
+        return model.eval().requires_grad_(False).represent
+
+    return lambda images: trained()(images)
 
 
 def shadow_model(
@@ -146,6 +155,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
     return build_model(Blueprint(name, (channels, height, side), n_classes, width), seed).to(images.device).train()
 
 
+@torch.enable_grad()
 def train_substitute(
     model: SplitModel,
     samples: Samples,

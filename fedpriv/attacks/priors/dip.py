@@ -160,15 +160,11 @@ class DeepImagePrior(Prior):
     def shown(self, moving: Tensor) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of this iteration, from inputs with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).repeat_interleave(self._count).view(-1, 1, 1, 1)
-        return self._render(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
+        return self._pictures(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
-        return self._render(self._input)
-
-    def compile(self) -> None:
-        """Have the networks compiled, anew for every number of rows."""
-        self._render = torch.compile(self._pictures, dynamic=False)
+        return self._pictures(self._input)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
