@@ -40,8 +40,8 @@ _FORMULAS: Final[dict[Any, Callable[..., Tensor]]] = {
 }
 """Functions without a second derivative in torch, as formulas that have one; and dropout, whose masks nobody else knows."""
 
-_RATES: Final = (("MultiheadAttention", "dropout"), ("StochasticDepth", "p"), ("DropPath", "drop_prob"))
-"""Layers that drop something by themselves, and the attribute that says how often; so do recurrent ones."""
+_RATES: Final = {"MultiheadAttention": "dropout", "RNN": "dropout", "StochasticDepth": "p", "DropPath": "drop_prob"}
+"""Layers that drop something by themselves, and the attribute that says how often."""
 
 
 _PREFIX: Final = "module."
@@ -102,9 +102,9 @@ def copied(name: str, network: Any, device: torch.device, notices: list[str]) ->
         notices.append(f"{name}: weights of {', '.join(sorted(others))}; a float32 copy is attacked")
         result.float()
     for layer in result.modules():
-        for kind, rate in (*_RATES, (type(layer).__name__ if isinstance(layer, nn.RNNBase) else "", "dropout")):
-            if type(layer).__name__ == kind:
-                setattr(layer, rate, 0.0)
+        kind = "RNN" if isinstance(layer, nn.RNNBase) else type(layer).__name__
+        if kind in _RATES:
+            setattr(layer, _RATES[kind], 0.0)
     traits = {
         "logits_key": "logits" if name == "model" else "",
         "recurrent": any(isinstance(layer, nn.RNNBase) for layer in result.modules()),
