@@ -82,12 +82,6 @@ def test_every_verb_is_typed_and_documented():
 # ---------------------------------------------------------------- results
 
 
-def test_a_run_says_what_it_is(trained):
-    assert trained.config.method == "fedgh"
-    assert trained.summary.rounds == 1
-    assert 0 <= trained.accuracy <= 1
-
-
 def test_a_result_shows_and_keeps_itself(attacked, tmp_path):
     assert attacked.images().shape == (3, 1, 1, 8, 8)
     assert "(pixels; " in attacked.verdict

@@ -57,7 +57,7 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
 """A file, the mapping that such a file holds, or nothing beside settings."""
 
-_HOW = ("workers", "device", "compile", "download", "chunk_rows", "resume", "quick", *Circumstances.__annotations__)
+_HOW = ("workers", "device", "download", "chunk_rows", "resume", "quick", *Circumstances.__annotations__)
 """Settings that say how a study is carried out, and nothing of what it is."""
 
 
@@ -141,7 +141,6 @@ def execution_of(settings: Mapping[str, Any]) -> Execution:
         device=device,
         download=settings.get("download", False),
         chunk_rows=settings.get("chunk_rows"),
-        compiled=settings.get("compile", False),
         workers=number_of_workers(requested, device),
         patience=patience_for(requested),
     )

@@ -126,7 +126,7 @@ class AttackProblem:
         progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
         say: shows a line that is no result.
-        numerics: precision of searches by Adam, and whether their networks are compiled.
+        numerics: precision of searches by Adam.
     """
 
     observations: tuple[Observation, ...]

@@ -55,8 +55,7 @@ def suite_plans(
     """Return a plan for each threat model, and a line for each attack that is left out."""
     named, device = settings["attacks"], settings.get("device", "auto")
     kept, refusals = granted(chosen, named, target, card, settings.get("rounds_seen"))
-    compiled = bool(settings.get("compile", False))
-    numerics = read_numerics(settings.get("precision", "float32"), pick_device(device), compiled=compiled)
+    numerics = read_numerics(settings.get("precision", "float32"), pick_device(device))
     more |= {"brief": not named and not settings.get("full", False), "seed": settings.get("seed", 0)}
     plan = plan_of(target, kept, card, settings, numerics=numerics, device=device, **more)
     second = None if named or settings.get("knowledge") else protocol_plan(plan)

@@ -89,7 +89,6 @@ class Execution:
     device: str = "auto"
     download: bool = False
     chunk_rows: int | None = None
-    compiled: bool = False
     workers: int = 1
     patience: float = 0.0
 
@@ -295,5 +294,5 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         seed=seed,
         device=execution.device,
         download=execution.download,
-        numerics=Numerics(settings["precision"], execution.compiled),
+        numerics=Numerics(settings["precision"]),
     )

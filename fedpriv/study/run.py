@@ -101,7 +101,7 @@ def run_study(
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
     """
-    read_numerics(study.settings["precision"], pick_device(execution.device), compiled=execution.compiled)
+    read_numerics(study.settings["precision"], pick_device(execution.device))
     cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(note)

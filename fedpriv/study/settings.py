@@ -76,7 +76,6 @@ class SuiteSettings(Circumstances, total=False):
     chunk_rows: int | None  # rows (targets x restarts) at a time; bounds memory
     device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
     precision: str  # of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md)
-    compile: bool  # compile the networks of such searches first, which takes minutes; moves the last digits at most
     redact: str | None  # ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md),
     # or ``none`` (default, but for runs of another framework: ``omit``)
 

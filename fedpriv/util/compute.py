@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -66,8 +64,7 @@ class Numerics:
     """The arithmetic of searches by Adam (``dip``, ``pixels``, ...); other attacks compute in float32."""
 
     precision: Precision = "float32"  # of the searches
-    compiled: bool = False  # networks by ``torch.compile``; changes the last digits only
-    recorded: bool = True  # steps are replayed on a GPU, where that changes no bit; never where compiled
+    recorded: bool = True  # steps are replayed on a GPU, where that changes no bit
 
     def searching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
         """Compute an objective and its derivatives as a search does, within the block."""
@@ -101,7 +98,7 @@ class Numerics:
 FLOAT32 = Numerics()
 
 
-def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Numerics:
+def read_numerics(precision: str, device: torch.device) -> Numerics:
     """Return the arithmetic that arguments ask for."""
     import torch
 
@@ -114,13 +111,7 @@ def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Nu
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no TF32; use float32")
     if precision == "bfloat16" and gpu and not torch.cuda.is_bf16_supported():
         raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
-    if compiled and not gpu and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
-        raise UserError("compile: torch compiles for a CPU with a C++ compiler, and none is here")
-    if compiled and gpu and importlib.util.find_spec("triton") is None:
-        raise UserError("compile: torch compiles for a GPU with triton, which is not installed")
-    if compiled and gpu:
-        torch.use_deterministic_algorithms(True, warn_only=True)  # of the compiler's own choices, too
-    return Numerics(precision, compiled)  # type: ignore[arg-type]
+    return Numerics(precision)  # type: ignore[arg-type]
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

@@ -77,17 +77,6 @@ def test_by_default_vectors_of_one_image_are_refined_through_the_clients_own_ext
         assert moved((raw(vectors, labels),), dataclasses.replace(known, card=card)) == [False] * 4
 
 
-def test_progress_moves_through_training_and_fits_which_iterations_bound(digits, extractor, known):
-    images, labels, told = digits[0][1000:1004], digits[1][1000:1004], []
-    seen, attack = (raw(extractor(images), labels),), DecoderInversion(iterations=20, width=16)
-    targets = list_targets(seen, "representation")
-    found = attack(seen, known, targets, seed=0, device=CPU, progress=lambda *news: told.append(news))
-    assert {planned for _, planned in told} == {20 + 30 + 30}  # training, what a fit is worth to the client, the fit
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert {done for done, _ in told} >= {20, *range(21, 51), *range(51, 81)}
-    assert found.cost.iterations <= 20 + 30
-
-
 def test_a_mean_of_representations_becomes_the_mean_image(digits, extractor, known):
     images, labels = digits
     groups = [(labels[1000:] == digit).nonzero().flatten()[:6] + 1000 for digit in range(10)]

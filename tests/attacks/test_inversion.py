@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compare import expect_rows_close, expect_same
-from sklearn.datasets import load_digits
+from gradient_cases import psnr
 from torch import nn
 from torch.nn import functional
 
@@ -23,16 +23,6 @@ from fedpriv.util.seeds import global_seed
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
-
-
-def psnr(guess, truth):
-    return -10 * (guess.clamp(0, 1) - truth).square().flatten(1).mean(1).clamp_min(1e-10).log10()
-
-
-@pytest.fixture(scope="module")
-def digits():
-    source = load_digits()
-    return torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(source.target)
 
 
 @pytest.fixture(scope="module")

@@ -145,21 +145,6 @@ def test_members_stand_out_behind_a_defense_that_is_known(kind, defend):
     assert areas["told"] > areas["untold"] + 0.05
 
 
-def test_entries_that_were_not_sent_are_left_out_and_others_are_as_sent():
-    inside, labels = drawn(9, 29)
-    own, own_labels = drawn(300, 30)
-    rows, classes = means(inside, labels)
-    sent = largest(rows.float(), 0)
-    seen = Observation(1, 0, (Prototypes(sent, classes),), ())
-    known = granted_for(own, own_labels, largest)
-    found = read_mean_round(seen, known, known.public_images[:2], known.public_images, own_labels)
-    assert [part.classes.tolist() for part in found.parts()] == [[0], [1], [2]]
-    for place, part in enumerate(found.parts()):
-        expect_close(part.rows[0].float(), sent[place], atol=1e-5)
-        assert not part.own[:, sent[place] == 0].any()
-        expect_close(part.own[:, sent[place] != 0].float(), own[:, sent[place] != 0].float(), atol=1e-5)
-
-
 HELD = (2, 8, 60)
 """Images of each class."""
 

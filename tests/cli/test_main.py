@@ -226,16 +226,6 @@ def test_inversions_run_through_a_shadow_extractor(capsys):
 
 # ---------------------------------------------------------------- doctor, and the page of settings
 
-NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
-"""Commands whose verb is called otherwise: ``fedpriv.list`` would hide Python's own, and no name of Python has a dash."""
-
-
-def test_every_command_is_a_call_of_a_public_verb():
-    for name, place in COMMANDS.items():
-        verb = getattr(fedpriv, NAMED_OTHERWISE.get(name, name))
-        source = Path(fedpriv.__file__).parent / "cli" / f"{place.partition(':')[0]}.py"
-        assert f"fedpriv.{verb.__name__}(" in source.read_text(), name
-
 
 def test_lines_can_be_pasted(capsys):
     out = done(capsys, "doctor", "--device", "cpu")

@@ -1,6 +1,4 @@
-"""Precision and compilation of searches: what each changes, and what is refused."""
-
-import functools
+"""Precision of searches: what it changes."""
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from fedpriv.attacks.inputs.outputs import relative_feature_distance
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import FLOAT32, Numerics
 from fedpriv.util.seeds import global_seed
@@ -49,35 +47,3 @@ def test_bfloat16_searches_elsewhere_and_is_judged_in_float32(attack, body):
     # Seven bits of mantissa are about enough: the search ends within a factor of two of where it ends in float32.
     assert (coarse.objective.min(1).values < 2 * exact.objective.min(1).values).all()
     expect_same(attacked(attack, body, Numerics("bfloat16")).images, coarse.images)
-
-
-def test_a_compiled_network_gives_what_the_network_gives(monkeypatch):
-    """Through torch's tracing and its derivatives; a compiler of C++ takes minutes on them (the slow test below)."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    compare_compiled(torch.arange(3))
-
-
-def compare_compiled(*kept):
-    def made():
-        drawn = [torch.Generator().manual_seed(seed) for seed in range(3)]
-        return DeepImagePrior(drawn, (3, 4, 4), SLIM, CPU)
-
-    plain, compiled = made(), made()
-    compiled.compile()
-    for rows in kept:
-        for prior in (plain, compiled):
-            prior.keep(rows)
-            prior.parameters = [values.detach()[rows].requires_grad_() for values in prior.parameters]
-        moving = torch.ones(len(rows), dtype=torch.bool)
-        for prior in (plain, compiled):
-            prior.prepare(0.0)
-        expected, found = plain.shown(moving), compiled.shown(moving)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-        along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
-        pairs = zip(
-            torch.autograd.grad(found, compiled.parameters, along),
-            torch.autograd.grad(expected, plain.parameters, along),
-            strict=True,
-        )
-        for gradient, wanted in pairs:
-            torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -84,7 +84,6 @@ class DeepImagePrior(Prior):
         images: int = 1,
     ) -> None:
         self._shape, self._image_shape, self._count = shape, image_shape, images
-        self._render: Callable[[Tensor], Tensor] = self._pictures
         self._widths = shape.channels[: levels_that_fit(*image_shape[1:])]
         drawn = {name: values.to(device) for name, values in self._draw(generators).items()}
         self._input = drawn.pop("input")
@@ -160,15 +159,11 @@ class DeepImagePrior(Prior):
     def shown(self, moving: Tensor) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of this iteration, from inputs with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).repeat_interleave(self._count).view(-1, 1, 1, 1)
-        return self._render(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
+        return self._pictures(torch.addcmul(self._input, self._noise, fresh, value=self._shape.input_noise))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""
-        return self._render(self._input)
-
-    def compile(self) -> None:
-        """Have the networks compiled, anew for every number of rows."""
-        self._render = torch.compile(self._pictures, dynamic=False)
+        return self._pictures(self._input)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""

@@ -134,9 +134,6 @@ class Prior:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions on the CPU) of all but the parameters, which :func:`fit` sets."""
 
-    def compile(self) -> None:
-        """Have the networks compiled from now on."""
-
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, c, h, w)``, their rows ``(n,)`` int64 on the CPU) -> ``(n,)`` distances to what was observed."""
@@ -176,8 +173,6 @@ def fit(
     rate = schedule.learning_rate
     optimiser = Adam([p.detach().clone().requires_grad_() for p in prior.parameters], rate, fused=True)
     prior.parameters = optimiser.parameters
-    if numerics.compiled:
-        prior.compile()
     rows = _Rows(prior, distance, schedule, restarts)
 
     def move() -> None:
@@ -191,8 +186,8 @@ def fit(
         optimiser.step(gradients)
         prior.project()
 
-    device, recorded = optimiser.parameters[0].device, numerics.recorded and not numerics.compiled
-    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=recorded))
+    device = optimiser.parameters[0].device
+    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=numerics.recorded))
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
