@@ -10,7 +10,7 @@ from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
-from fedpriv.attacks.inference.means import RIDGE, MeanRound, class_covariance, estimate_member_counts, read_mean_round
+from fedpriv.attacks.inference.means import RIDGE, MeanRound, class_covariance, estimate_member_counts
 from fedpriv.attacks.inference.membership import MembershipInference, deviation_scores
 from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference, can_count_members, shares_by_counts
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
@@ -92,28 +92,6 @@ def granted_for(own, own_labels, defend=None):
         public_images=own.view(-1, 1, 6, 6).float(),
         public_labels=own_labels,
     )
-
-
-@pytest.mark.parametrize("kind", ["prototype", "entangled"])
-def test_it_is_the_default_where_own_images_are_granted_and_distance_where_not(kind):
-    inside, labels = drawn(60, 15)
-    own, own_labels = drawn(200, 16)
-    rows, classes = means(inside, labels)
-    upload = Prototypes(rows.float(), classes)
-    if kind == "entangled":
-        weights = torch.full((CLASSES,), 1 / CLASSES)
-        upload = Entangled(rows.mean(0).float(), weights)
-    seen = Observation(1, 0, (upload,), ())
-    asked = {0: Candidates(0, inside.view(-1, 1, 6, 6).float(), labels)}
-    granted = granted_for(own, own_labels)
-    bare = Knowledge(ThreatModel(), (1, 6, 6), CLASSES, extractors=granted.extractors)
-    deviation, distance = (
-        MembershipInference()(InferenceProblem((seen,), known, kind, asked)).values[0] for known in (granted, bare)
-    )
-    (one,) = [read_mean_round(seen, granted, asked[0].images, granted.public_images, own_labels)]
-    expect_close(deviation, deviation_scores([one], labels), atol=1e-9)
-    vectors = {"prototype": rows, "entangled": rows.mean(0).expand(CLASSES, -1)}[kind][labels]
-    expect_close(distance, -(inside - vectors).square().sum(1) / vectors.square().sum(1), rtol=1e-5, atol=1e-5)
 
 
 def clipped(rows, seed):
