@@ -143,13 +143,6 @@ def test_logits_of_any_size_are_none(scale, seed):
         assert as_distributions(rows - rows.mean(1, keepdim=True)) is None
 
 
-def test_distributions_stay_as_they_are():
-    rows = logits(0).softmax(1)
-    assert as_distributions(rows) is rows
-    assert as_distributions(rows[:0]) is not None
-    assert as_distributions(torch.full((2, 3), torch.nan)) is None
-
-
 def test_what_was_rounded_away_has_no_logarithm_of_nothing():
     shares = torch.tensor([[0.98, 0.01, 0.01, 0.0]])
     exact = log_outputs(PublicLogits(shares, torch.tensor([0])))

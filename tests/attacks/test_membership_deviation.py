@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close
-from deviation_cases import CLASSES, WIDTH, drawn, means
 from sklearn.metrics import roc_auc_score
 
 from fedpriv.attacks.inference.base import Candidates, InferenceProblem, Moment
@@ -15,6 +14,22 @@ from fedpriv.attacks.inference.membership import MembershipInference, deviation_
 from fedpriv.attacks.inference.property import BY_DEVIATION, PropertyInference, can_count_members, shares_by_counts
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.uploads.payloads import Entangled, Prototypes
+
+WIDTH, CLASSES = 36, 3
+
+
+def drawn(number, seed):
+    """Representations of classes in turn that scatter in few directions much and in many a little, and their classes."""
+    draw = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spread = torch.diag(2.0 ** -torch.arange(WIDTH, dtype=torch.float64).div(3))
+    middles = 3 * torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels = torch.arange(number) % CLASSES
+    return middles[labels] + torch.randn(number, WIDTH, generator=draw, dtype=torch.float64) @ spread @ mixing, labels
+
+
+def means(features, labels):
+    return torch.stack([features[labels == label].mean(0) for label in range(CLASSES)]), torch.arange(CLASSES)
 
 
 def scored(own, features, labels, rows, classes, weights=None):

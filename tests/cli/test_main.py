@@ -208,14 +208,6 @@ def test_by_default_the_attacker_owns_some_of_the_auxiliary(capsys):
     assert cards == ["same_domain", "none", "none"]
 
 
-def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
-    code, out, err = call(capsys, "attack", "--target", "representation", *KNOWN, "--json", "--out", "r")
-    assert code == 0
-    assert "decoder" not in json.loads(out)["attacks"]
-    assert "dip" in json.loads(out)["attacks"]
-    assert len([line for line in err.splitlines() if line.startswith("left out: attack 'decoder' needs")]) == 1
-
-
 def test_inversions_run_through_a_shadow_extractor(capsys):
     arguments = ["attack", "--target", "prototype", *KNOWN, *OWN, "--knowledge", "extractor=shadow"]
     out = done(capsys, *arguments, "--attack", "pixels", "--attack", "decoder", "--json", "--out", "r")

@@ -29,11 +29,7 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
 @pytest.mark.parametrize(
     ("name", "kind", "parts"),
     [
-        (
-            "fedgh",
-            "method",
-            ("- uploads: prototype\n", "ACM MM 2023", "## Options", "```bibtex\n@inproceedings{yi2023"),
-        ),
+        ("fedgh", "method", ("- uploads: prototype\n", "## Options", "```bibtex\n@inproceedings{yi2023")),
         ("dip", "attack", ("- budget: iterations=300", "**Threat model**", "## What it reaches")),
         ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "The `bound` is in units")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
