@@ -9,7 +9,6 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, Thre
 from fedpriv.uploads.payloads import Model
 from fedpriv.util.seeds import global_seed
 
-CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
 RATE = 0.5
 
@@ -80,7 +79,7 @@ def knowledge_of(model, labels, batch_size=1, steps=1, given=True, rate=RATE, sh
 def attack(made, model, images, labels, batch_size=1, steps=1, given=True, rate=RATE, observations=None, **rest):
     observations = observations or clients(model, images, labels, batch_size, steps, rate)
     knowledge = knowledge_of(model, labels, batch_size, steps, given, rate)
-    return made(observations, knowledge, list_targets(observations, "model"), **({"seed": 0, "device": CPU} | rest))
+    return made(observations, knowledge, list_targets(observations, "model"), **rest)
 
 
 def psnr(guess, truth):

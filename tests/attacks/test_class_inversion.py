@@ -18,7 +18,6 @@ from fedpriv.sources.source import shuffle
 from fedpriv.uploads.payloads import ClassLogits, Prototypes, PublicLogits
 from fedpriv.util.errors import UserError
 
-CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
 
 
@@ -56,7 +55,7 @@ def knowledge_of(*models):
 def test_positive_control_the_model_answers_as_uploaded(model, digits, softmax):
     observations = (Observation(3, 0, (upload_of(model, digits, [1, 4, 7], softmax=softmax),), ()),)
     targets = list_targets(observations, "logits")
-    found = ClassInversion()(observations, knowledge_of(model), targets, seed=0, device=CPU)
+    found = ClassInversion()(observations, knowledge_of(model), targets)
     assert found.images.shape == (3, 1, *SHAPE)
     assert model(found.images[:, 0]).argmax(1).tolist() == [1, 4, 7] == found.labels[:, 0].tolist()
     wanted = observations[0].upload[0].values
@@ -73,7 +72,7 @@ def test_the_control_asks_for_another_class(model, digits):
     assert swapped[0].upload[0].classes.tolist() == [1, 4]
     assert (swapped[0].upload[0].values.argmax(1) != torch.tensor([1, 4])).all()
     targets = list_targets((own,), "logits")
-    found = ClassInversion()(swapped[:1], knowledge_of(model), targets, seed=0, device=CPU)
+    found = ClassInversion()(swapped[:1], knowledge_of(model), targets)
     assert (model(found.images[:, 0]).argmax(1) != torch.tensor([1, 4])).all()
 
 
@@ -92,7 +91,7 @@ def test_what_is_missing_is_named(model, digits):
     observations = (Observation(3, 0, (upload_of(model, digits, [1]),), ()),)
     blind = Knowledge(ThreatModel(), SHAPE, 10, extractors={0: model.represent})
     with pytest.raises(UserError, match="no head of client 0"):
-        ClassInversion()(observations, blind, list_targets(observations, "logits"), seed=0, device=CPU)
+        ClassInversion()(observations, blind, list_targets(observations, "logits"))
     with pytest.raises(UserError, match=r"expected 0\.\.0"):
         uploaded_output(observations, TargetId(3, 0, 4))
     wrong = (Observation(3, 0, (Prototypes(torch.zeros(1, 4), torch.tensor([0])),), ()),)

@@ -25,7 +25,6 @@ from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 
-CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")
 FAST = DecoderInversion(iterations=200, width=64)
 
@@ -46,7 +45,7 @@ def raw(features, labels, client=0):
 
 
 def invert(attack, seen, known, kind="representation"):
-    return attack(seen, known, list_targets(seen, kind), seed=0, device=CPU)
+    return attack(seen, known, list_targets(seen, kind))
 
 
 def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, extractor, known):
@@ -162,7 +161,7 @@ def test_known_classes_help_where_little_else_is(digits, extractor, known):
     assert psnr(found[:, 0], images).mean() > psnr(means, images).mean() - 0.2
     assert psnr(found[:, 0], images).mean() > psnr(without[:, 0], images).mean() + 0.5
     unknown = tuple(dataclasses.replace(one, label=-1) for one in list_targets(seen, "representation"))
-    expect_same(FAST(seen, labelled, unknown, seed=0, device=CPU).images, without)
+    expect_same(FAST(seen, labelled, unknown).images, without)
 
 
 def test_class_means_by_hand():

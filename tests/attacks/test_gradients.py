@@ -125,7 +125,7 @@ def test_missing_labels_model_and_facts_are_named():
     }
     for message, knowledge in cases.items():
         with pytest.raises(UserError, match=message):
-            DeepLeakage()(observations, knowledge, targets, seed=0, device=CPU)
+            DeepLeakage()(observations, knowledge, targets)
 
 
 def test_a_broadcast_of_another_model_is_refused():

@@ -21,7 +21,6 @@ from fedpriv.uploads.payloads import Entangled, LabelCounts, Prototypes, Represe
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
 
-CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
 
 
@@ -58,7 +57,7 @@ def knowledge_of(extractor, clients=1, **rest):
 
 def attack_all(attack, observations, knowledge, **rest):
     targets = list_targets(observations, "representation")
-    return attack(observations, knowledge, targets, **({"seed": 0, "device": CPU} | rest))
+    return attack(observations, knowledge, targets, **rest)
 
 
 @pytest.mark.parametrize("attack", [DipInversion(iterations=400, learning_rate=1e-2), PixelInversion(iterations=400)])
@@ -152,7 +151,7 @@ def shown(changed, images, body, attack):
     knowledge = Knowledge(ThreatModel(), (1, 8, 8), len(images), extractors={0: body})
     held = Prototypes(changed, torch.arange(len(images)), torch.ones(len(images), dtype=torch.int64))
     seen = (Observation(0, 0, (held,), ()),)
-    found = attack(seen, knowledge, list_targets(seen, "prototype"), seed=0, device=CPU)
+    found = attack(seen, knowledge, list_targets(seen, "prototype"))
     one = found.images[:, 0].detach()
     return float((one - images).square().mean()), float((one.roll(1, 0) - images).square().mean())
 

@@ -11,7 +11,6 @@ from fedpriv.eval.metrics import assign, squared_errors
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.seeds import generator
 
-CPU = torch.device("cpu")
 SMALL = Hourglass(channels=(8, 16), input_channels=8)
 
 
@@ -36,7 +35,7 @@ def psnr(guesses, members):
 
 def invert(attack, seen, extractor):
     known = Knowledge(ThreatModel(), (1, 8, 8), 10, extractors={0: extractor})
-    return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU)
+    return attack(seen, known, list_targets(seen, "prototype"))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 from compare import expect_close, expect_same
-from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.update import sent_entries
@@ -24,7 +24,7 @@ def attacked(attack, change, number=COUNT):
         before, after = one.broadcast[0].state, one.upload[0].state
         changed = {name: before[name] + change(after[name] - before[name]) for name in before}
         seen.append(replace(one, upload=(Model(changed),)))
-    found = attack(tuple(seen), knowledge_of(model, labels), list_targets(seen, "model"), seed=0, device=CPU)
+    found = attack(tuple(seen), knowledge_of(model, labels), list_targets(seen, "model"))
     return psnr(found.images[:, 0], images), psnr(found.images[:, 0].roll(1, 0), images)
 
 
