@@ -9,6 +9,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, Thre
 from fedpriv.uploads.payloads import Model
 from fedpriv.util.seeds import global_seed
 
+CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
 RATE = 0.5
 

@@ -35,9 +35,6 @@ MAY_IMPORT["cli"] = {*MAY_IMPORT["api"], "api"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(module, room or module that it imports although it may not) -> why."""
-
 READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.escape": "characters that mean something in Markdown",
@@ -125,7 +122,6 @@ def test_imports_point_one_way():
         for module in trees()
         for other in sorted(ours(module))
         if room(module) and room(other) not in {room(module), *MAY_IMPORT[room(module)]}
-        if not {(module, other), (module, room(other))} & set(EXCEPTIONS)
     ]
     assert wrong == []
 

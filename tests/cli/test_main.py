@@ -26,11 +26,6 @@ SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "result"
