@@ -93,7 +93,7 @@ def random_images(options: Any) -> Any:
     n = 10 * options.per_class
     rng = torch.Generator().manual_seed(options.seed)
     images = torch.randint(0, 256, (n, 3, SIDE, SIDE), generator=rng, dtype=torch.uint8)
-    return Dataset("random", Samples(images, torch.arange(n) % 10), tuple(f"class {c}" for c in range(10)), n)
+    return Dataset("random", Samples(images, torch.arange(n) % 10), tuple(f"class {c}" for c in range(10)))
 
 
 def some_images(count: int, seed: int) -> tuple[Any, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpriv.api.cataloguing import catalogue as catalogue
     from fedpriv.api.cataloguing import doctor as doctor
     from fedpriv.api.cataloguing import explain as explain
+    from fedpriv.api.checking import check as check
     from fedpriv.api.federations import PrivacyAudit as PrivacyAudit
     from fedpriv.api.federations import Run as Run
     from fedpriv.api.federations import Traffic as Traffic
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fedpriv.api.results import score as score
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import ThreatModel as ThreatModel
+    from fedpriv.eval.gate import Check as Check
     from fedpriv.sources.messages import Gradient as Gradient
     from fedpriv.sources.messages import Update as Update
     from fedpriv.study.run import StudyResult as StudyResult
@@ -63,9 +65,11 @@ _NAMES = {
     "api.federations": "train Run cost Traffic audit_dp PrivacyAudit",
     "api.attacking": "attack attack_uploads",
     "api.results": "AttackResult score report compare Report Changes",
+    "api.checking": "check",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",
     "study.run": "StudyResult",
+    "eval.gate": "Check",
     "sources.messages": "Update Gradient",
     "attacks.observation": "BatchFacts ThreatModel",
     "uploads.payload": "Payload",

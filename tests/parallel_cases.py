@@ -3,7 +3,7 @@
 import os
 import signal
 
-from fedpriv.util.code import allowed
+from fedpriv.util.registry import allowed
 
 
 def square(number, relay):

@@ -23,6 +23,10 @@ WITHOUT_IMPORT = {"perceptual": "extras of torchmetrics, which imports them itse
 """Extras of the user's that add nothing to import -> why."""
 
 
+WHO_LOADS = {"pytest": "loads the module that imports it"}
+"""Packages that need no declaration -> why."""
+
+
 def declared(requirements):
     names = [re.match(r"[A-Za-z0-9._-]+", one)[0].lower() for one in requirements]
     return {IMPORTED_AS.get(name, name) for name in names}
@@ -38,7 +42,7 @@ def imported(*, lazily):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 found.add(str(node.module).partition(".")[0])
-    return found - set(sys.stdlib_module_names) - {"fedpriv"}
+    return found - set(sys.stdlib_module_names) - {"fedpriv", *WHO_LOADS}
 
 
 def test_every_declared_dependency_is_used_and_every_used_one_declared():

@@ -44,30 +44,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_894,
+    "util": 1_870,
     "algebra": 459,
-    "datasets": 1_009,
+    "datasets": 999,
     "models": 816,
     "uploads": 930,
-    "integrations": 1_077,
-    "dp": 591,
-    "federation": 2_135,
+    "integrations": 1_113,
+    "dp": 584,
+    "federation": 2_131,
     "methods": 2_946,
     "defenses": 1_769,
-    "attacks": 10_446,
-    "eval": 4_710,
+    "attacks": 10_466,
+    "eval": 4_478,
     "claims": 211,
-    "reports": 2_590,
-    "cli": 954,
-    "pipeline": 1_683,
-    "sources": 2_766,
-    "api": 1_998,
-    "study": 2_400,
+    "reports": 2_566,
+    "cli": 970,
+    "pipeline": 1_677,
+    "sources": 2_765,
+    "api": 2_077,
+    "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 616
+RESERVE = 775
 """Lines that no room has yet."""
 
 

@@ -35,7 +35,7 @@ IN_FULL = 20
 EXPLORATORY = 4
 """Attacks beside the primaries that differ in more than name."""
 
-PILOTS, PILOT_CLIENTS = 100, 12
+PILOTS, PILOT_CLIENTS = 1000, 12
 """Pages, and clients of each, whose mean estimate and spread are asked how many clients would decide."""
 
 

@@ -35,10 +35,10 @@ from fedpriv.sources.source import read_card
 from fedpriv.study.settings import attacker_by_default, named_config
 from fedpriv.study.training import train_run
 from fedpriv.study.written import parse_entry
-from fedpriv.util.code import allowing
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import inline_value
+from fedpriv.util.registry import allowing
 from fedpriv.util.seeds import derive_seed, generator
 
 RAW = "the upload itself"

@@ -43,12 +43,12 @@ from fedpriv.study.settings import (
 from fedpriv.study.training import train_run
 from fedpriv.uploads.kinds import VECTORS, payload_kind
 from fedpriv.util import folders
-from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT, Listener, number_of_workers
+from fedpriv.util.registry import allowed
 
 _NUMBERS = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
 
@@ -222,6 +222,7 @@ def quick_settings(target: str) -> dict[str, Any]:
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
         return who | one_step | ({"models": models} if models else {})
     pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
+    pace |= {"evaluate_every": 10, "checkpoint_every": 10}
     return who | pace | ({"public": 200} if kind.computed_from == "public" else {})
 
 

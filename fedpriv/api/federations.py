@@ -35,13 +35,13 @@ from fedpriv.study.settings import (
 from fedpriv.study.training import train_run
 from fedpriv.uploads.ledger import FederationSizes
 from fedpriv.util import folders
-from fedpriv.util.code import allowed
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import mapping, parse, texts
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.escape import call
 from fedpriv.util.foreign import given_path
 from fedpriv.util.parallel import SILENT
+from fedpriv.util.registry import allowed
 
 
 @dataclass(frozen=True)

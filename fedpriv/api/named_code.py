@@ -9,9 +9,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
 from fedpriv.util import files
-from fedpriv.util.code import allowing, module_names
 from fedpriv.util.errors import unknown_name
-from fedpriv.util.registry import is_reference, split_reference
+from fedpriv.util.registry import allowing, is_reference, module_names, split_reference
 
 P = ParamSpec("P")
 T = TypeVar("T")

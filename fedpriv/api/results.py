@@ -12,6 +12,7 @@ from fedpriv.eval import storage
 from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
+from fedpriv.eval.gate import Check, endpoints_of, gate
 from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.words import sentence
@@ -78,6 +79,10 @@ class AttackResult(Tabular):
         """Attacked uploads, each with its table of answers, accuracy and traffic, as the page has them."""
         attacks: dict[Path, Result] = {self.path / name: storage.load_stored(self.path / name) for name in self.records}
         return subjects({**attacks, **{self.path / name: record for name, record in self.scores.items()}})
+
+    def check(self, fail_on: str | Sequence[str] = "leak") -> Check:
+        """Return the outcome of a gate; see :func:`fedpriv.check`."""
+        return gate(self.answers, endpoints_of(fail_on))
 
     def load(self, name: str | None = None) -> storage.AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record."""

@@ -1,4 +1,4 @@
-"""``fedpriv attack``, ``score``, ``report`` and ``compare``: invert what clients upload, and pages on what that is worth."""
+"""``fedpriv attack``, ``score``, ``report``, ``check`` and ``compare``: invert uploads, and say what that is worth."""
 
 from __future__ import annotations
 
@@ -146,6 +146,21 @@ def report(
             common.say(f"report: {page}", quiet=quiet)
     if opened and click.launch(written.pages[0].absolute().as_uri()):
         common.tell(f"warning: no browser could be started; open {written.pages[0]}", err=True)
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@flags_of("checking:check", without=("results",))
+@common.common_options
+def check(directories: tuple[Path, ...], as_json: bool, quiet: bool, **flags: Any) -> int:
+    """Check whether results pass a gate: exit code 0, 3 for a leak, 4 where answers are inconclusive or missing."""
+    outcome = fedpriv.check(directories, **common.given_values(flags))
+    if as_json:
+        answers = _records(outcome.answers)
+        common.print_json({"status": outcome.status, "reasons": list(outcome.reasons), "answers": answers})
+    elif not quiet:
+        common.tell(*(line for part in str(outcome).splitlines() for line in common.filled(part)))
+    return outcome.exit_code
 
 
 @click.command()

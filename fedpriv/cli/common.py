@@ -19,9 +19,9 @@ from click import get_current_context
 from click.core import ParameterSource
 
 from fedpriv.api.named_code import named_code
-from fedpriv.util.code import allowing, module_names
 from fedpriv.util.escape import command_line, one_line, terminal_line
 from fedpriv.util.parallel import Listener, Report
+from fedpriv.util.registry import allowing, module_names
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "audit-dp": "runs:audit_dp",
     "score": "attack:score",
     "report": "attack:report",
+    "check": "attack:check",
     "compare": "attack:compare",
     "cost": "runs:cost",
     "reproduce": "runs:reproduce",

@@ -11,10 +11,10 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.options import Command, flags_of
-from fedpriv.util.code import code_flags
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line, visible
 from fedpriv.util.folders import numbered, telling_name
+from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
     from fedpriv.api.federations import Traffic

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -65,12 +65,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
             raise UserError(f"cannot read image {path}: {reason(error)}") from error
 
 
-class LabelledFile(NamedTuple):
-    """One image file, its class, and whether it is of the source's training part."""
-
-    path: Path
-    label: int
-    official_train: bool
+LabelledFile = tuple[Path, int]
+"""An image file and its class."""
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -89,9 +85,9 @@ def _read_dataset(
     name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
 ) -> Dataset:
     """Decode files, training part first; ``channels`` None means grey if every file is grey, else colour."""
-    kept = [files[i] for i in first_per_class(np.array([file.label for file in files]), options.per_class)]
-    wanted = channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
-    first, _ = _pixels(kept[0].path, wanted, options.image_size)
+    kept = [files[i] for i in first_per_class(np.array([label for _, label in files]), options.per_class)]
+    wanted = channels or (1 if all(_is_grey(path) for path, _ in kept) else 3)
+    first, _ = _pixels(kept[0][0], wanted, options.image_size)
     (_, height, width), each = first.shape, first.numel()
     require(
         len(kept) * each,
@@ -99,20 +95,19 @@ def _read_dataset(
         lambda free: f"{free // each:,} such images fit: take fewer with per_class, or smaller ones with image_size",
     )
     images, changed = torch.empty((len(kept), *first.shape), dtype=torch.uint8), 0
-    for position, file in enumerate(kept):
-        pixels, converted = _pixels(file.path, wanted, options.image_size)
+    for position, (path, _) in enumerate(kept):
+        pixels, converted = _pixels(path, wanted, options.image_size)
         if pixels.shape != first.shape:
             raise UserError(
-                f"{file.path} is {pixels.shape[2]}x{pixels.shape[1]} pixels but {kept[0].path} is {width}x{height}; "
+                f"{path} is {pixels.shape[2]}x{pixels.shape[1]} pixels but {kept[0][0]} is {width}x{height}; "
                 f"image_size brings all to one size"
             )
         images[position] = pixels
         changed += converted
-    labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
+    labels = torch.tensor([label for _, label in kept], dtype=torch.int64)
     shape = f"{width}x{height} {'grey' if wanted == 1 else 'colour'}"
     brought = f"{changed:,} of {len(kept):,} images scaled, cropped or converted to {shape}" if changed else ""
-    n_train = sum(file.official_train for file in kept)
-    return Dataset(name, Samples(images, labels), tuple(class_names), n_train, brought)
+    return Dataset(name, Samples(images, labels), tuple(class_names), brought)
 
 
 def _pixels(path: Path, channels: int, size: int | None) -> tuple[Tensor, bool]:
@@ -136,8 +131,8 @@ def _is_grey(path: Path) -> bool:
 def load_folder(options: SourceOptions) -> Dataset:
     """Load images from ``data_dir``: ``train/`` and ``test/`` with one folder per class, or class folders alone.
 
-    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is. Classes and images are in order of their names. With
-    class folders alone every image counts as training part. Images are grey if all files are, else colour.
+    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is. Classes and images are in order of their names.
+    Images are grey if all files are, else colour.
     """
     root = options.folder("folder", LAYOUT)
     if not os.path.isdir(root):
@@ -151,19 +146,17 @@ def load_folder(options: SourceOptions) -> Dataset:
     if not beside if "train" in results else alone:
         there, missing = ("train", "test") if "train" in results else (beside[0], "train")
         raise UserError(f"{root} has {there}/ but no {missing}/; to use only {there}/ give data_dir {root / there}")
-    parts = [(root, True)]
-    if "train" in results:
-        parts = [(results["train"], True), *((results[name], False) for name in beside)]
-    class_names = [path.name for path in _subfolders(parts[0][0])]
+    parts = [results[name] for name in ("train", *beside)] if "train" in results else [root]
+    class_names = [path.name for path in _subfolders(parts[0])]
     if not class_names:
-        raise UserError(f"no class folders in {parts[0][0]}: expected {LAYOUT}")
+        raise UserError(f"no class folders in {parts[0]}: expected {LAYOUT}")
     files = []
-    for position, train in parts:
+    for position in parts:
         for folder in _subfolders(position):
             if folder.name not in class_names:
                 raise UserError(f"{folder} is a class that {position.parent / 'train'} does not have")
             label = class_names.index(folder.name)
-            files += [LabelledFile(path, label, train) for path in _images_in(folder)]
+            files += [(path, label) for path in _images_in(folder)]
     return _read_dataset("folder", files, class_names, options, channels=None)
 
 
@@ -185,7 +178,7 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
         folder = root / "train" / wnid / "images"
         if not folder.is_dir():
             raise UserError(f"no images/ in {folder.parent}: expected train/<wnid>/images/*.JPEG")
-        files += [LabelledFile(path, number, True) for path in _images_in(folder)]
+        files += [(path, number) for path in _images_in(folder)]
     files += _validation_files(root / "val", wnids)
     words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
     first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
@@ -230,5 +223,5 @@ def _validation_files(folder: Path, wnids: Sequence[str]) -> list[LabelledFile]:
         path = folder / "images" / name
         if name != os.path.basename(name) or not os.path.isfile(path):
             raise UserError(f"{where}: image {path} is not there")
-        results[name] = LabelledFile(path, wnids.index(wnid), False)
+        results[name] = path, wnids.index(wnid)
     return [results[name] for name in sorted(results)]

@@ -39,7 +39,7 @@ def load_fashion(options: SourceOptions) -> Dataset:
     with np.load(FASHION) as stored:
         images = torch.from_numpy(stored["images"]).unsqueeze(1)
         labels = torch.from_numpy(stored["labels"]).long()
-    return Dataset("fashion", Samples(images, labels), FASHION_CLASSES, 1000)
+    return Dataset("fashion", Samples(images, labels), FASHION_CLASSES)
 
 
 def load_digits(options: SourceOptions) -> Dataset:
@@ -53,7 +53,7 @@ def load_digits(options: SourceOptions) -> Dataset:
     table = np.loadtxt(folder / "digits.csv.gz", delimiter=",")
     pixels, classes = table[:, :-1], table[:, -1].astype(np.int64)
     images = torch.from_numpy(pixels.reshape(-1, 1, 8, 8)).float().div_(16)
-    return Dataset("digits", Samples(images, torch.from_numpy(classes).long()), tuple(map(str, range(10))), len(images))
+    return Dataset("digits", Samples(images, torch.from_numpy(classes).long()), tuple(map(str, range(10))))
 
 
 def load_plane(options: SourceOptions) -> Dataset:
@@ -68,7 +68,7 @@ def load_plane(options: SourceOptions) -> Dataset:
     labels = torch.arange(len(corners)).repeat(PLANE_PER_CLASS)
     points = corners[labels] + torch.randn(len(labels), 2, generator=rng)
     images = (points / (2 * PLANE_REACH) + 0.5).clamp(0, 1).view(-1, 1, 1, 2)
-    return Dataset("plane", Samples(images, labels), ("NE", "NW", "SW", "SE"), len(labels))
+    return Dataset("plane", Samples(images, labels), ("NE", "NW", "SW", "SE"))
 
 
 def load_cifar10(options: SourceOptions) -> Dataset:
@@ -118,7 +118,7 @@ def _load(name: str, reader: str, inside: str, options: SourceOptions) -> Datase
     # torchvision keeps colour as (n, h, w, c) and grey as (n, h, w)
     channels_first = images.transpose(0, 3, 1, 2) if images.ndim == 4 else images[:, None]
     pixels = torch.from_numpy(np.ascontiguousarray(channels_first))
-    return Dataset(name, Samples(pixels, torch.from_numpy(labels)), class_names, len(train.targets))
+    return Dataset(name, Samples(pixels, torch.from_numpy(labels)), class_names)
 
 
 def _read_part(name: str, reader: str, root: Path, path: Path, train: bool, download: bool) -> Any:

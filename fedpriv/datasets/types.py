@@ -58,14 +58,12 @@ class Dataset:
         name: registry name, for example ``fashion``.
         samples: every image, the source's training and test parts merged in this order.
         class_names: one name per class.
-        n_official_train: how many of the first samples belong to the source's own training part.
         brought: in words, what was done to images so that all have one shape; empty where all are as stored.
     """
 
     name: str
     samples: Samples
     class_names: tuple[str, ...]
-    n_official_train: int
     brought: str = ""
 
     @property
@@ -81,8 +79,7 @@ class Dataset:
 
     def only(self, index: np.ndarray) -> Dataset:
         """Return the data set with the images at ascending positions alone."""
-        n_train = int((index < self.n_official_train).sum())
-        return replace(self, samples=self.samples.subset(index), n_official_train=n_train)
+        return replace(self, samples=self.samples.subset(index))
 
     def without(self, index: np.ndarray) -> Dataset:
         """Return the data set without the images at some positions, in unchanged order."""

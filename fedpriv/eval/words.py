@@ -26,6 +26,10 @@ TITLES: dict[Endpoint, str] = {
 }
 
 
+ROWS: dict[Endpoint, str] = {"property": "property (most common class)"}
+"""Heads of lines of a table that say more than the endpoint's name."""
+
+
 def threat_title(threat: Threat, kind: str) -> str:
     """Return a threat model in two or three words: papers on weights assume that the labels of batches are known."""
     if threat == "protocol":
@@ -38,6 +42,9 @@ TOGETHER = (
     "Each bound holds with 95 % by itself; those that exclude a leak share the level by Holm's rule."
 )
 """Said once on a page of answers."""
+
+LEGEND = "LEAK: beats guessing without the upload. none: gains at most the bound. inconclusive: this run cannot tell."
+"""Below a table in a terminal."""
 
 NOT_SPREAD = "Leaks of few clients were not tested."
 """Beside an answer that excludes a leak on average."""
@@ -91,7 +98,7 @@ def bound_words(answer: Answer) -> str:
 def cell(answer: Answer) -> str:
     """Return the cell of the first table of a page, without the verdict's own word."""
     if answer.verdict == "not asked":
-        return answer.why
+        return answer.why if answer.why in ("as protocol", "not run") else f"not tested: {answer.why}"
     if answer.named is not None:
         named = answer.named
         counts = f", counts of {named.counts_exact}" if named.counts_exact else ""
@@ -100,12 +107,8 @@ def cell(answer: Answer) -> str:
         return figures(answer)
     if answer.verdict == "no leak detected":
         return bound_words(answer)
-    known = [
-        figures(answer),
-        bound_words(answer) if is_decibels(answer) and answer.why == "wide interval" else "",
-        short_why(answer),
-    ]
-    return "; ".join(part for part in known if part)
+    counts = f" (counts from {amount(answer, answer.least)})" if answer.why == "wide interval" else ""
+    return "; ".join(part for part in (figures(answer) + counts, short_why(answer)) if part)
 
 
 def estimand_words(answer: Answer) -> str:
@@ -118,14 +121,15 @@ def estimand_words(answer: Answer) -> str:
 
 def short_why(answer: Answer) -> str:
     """Return in a few words why an answer is inconclusive."""
+    more = f"would need ~{answer.needed} {answer.units} (had {answer.n_clients})"
     return {
         "premise": "true images do not give these uploads",
         "few clients": f"fewer than {FEW_CLIENTS} {answer.units}",
         "no held-out images": "no held-out images",
         "no control": "no shuffled control",
-        "under-powered attack": "the attack is under-powered",
+        "under-powered attack": "attack too weak to tell",
         "control not run": "ability not measured",
-        "wide interval": f"~{answer.needed} {answer.units} decide" if answer.needed else "at the least effect",
+        "wide interval": more if answer.needed else "more will not settle it",
     }.get(answer.why, answer.why)
 
 

@@ -41,12 +41,12 @@ def capture(
     traces: Mapping[int, Trace],
 ) -> None:
     """Store a round's broadcast, the uploads that answered it, and apart from these what its clients did."""
-    messages = {directory.broadcast_path(round_): message_bytes(broadcast, {"round": round_, "direction": "broadcast"})}
+    stored = {trace_path(directory, round_, k): bytes(save(trace_blocks(trace))) for k, trace in traces.items()}
+    stored[directory.broadcast_path(round_)] = message_bytes(broadcast, {"round": round_, "direction": "broadcast"})
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
-        messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
-    write_all({trace_path(directory, round_, k): bytes(save(trace_blocks(trace))) for k, trace in traces.items()})
-    write_all(messages)
+        stored[directory.upload_path(round_, client)] = message_bytes(upload, about)
+    write_all(stored)
 
 
 def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
@@ -55,22 +55,20 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
 
 
 def trace_blocks(trace: Trace) -> dict[str, Tensor]:
-    """Return a trace as tensors on the CPU: ``phase-0.images`` and ``phase-0.sizes``, ..., ``mixture``."""
+    """Return a trace as tensors on the CPU: ``images`` and ``sizes`` of the steps, ``mixture``."""
     blocks: dict[str, Tensor] = {} if trace.weights is None else {"mixture": trace.weights.detach().cpu().contiguous()}
-    for number, steps in enumerate(trace.phases):
-        images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
-        blocks[f"phase-{number}.images"] = images.to(torch.int32)
-        blocks[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
+    if trace.steps is not None:
+        images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in trace.steps)])
+        blocks["images"] = images.to(torch.int32)
+        blocks["sizes"] = torch.tensor([len(index) for index in trace.steps], dtype=torch.int32)
     return blocks
 
 
 def trace_of(blocks: Mapping[str, Tensor]) -> Trace:
-    """Return the trace of some tensors; KeyError where a phase lacks one, RuntimeError where its sizes do not add up."""
-    phases = []
-    for number in range(sum(name.endswith(".sizes") for name in blocks)):
-        images, sizes = blocks[f"phase-{number}.images"].long(), blocks[f"phase-{number}.sizes"].tolist()
-        phases.append(tuple(images.split(sizes)) if sizes else ())
-    return Trace(phases, blocks.get("mixture"))
+    """Return the trace of some tensors; KeyError where one is missing, RuntimeError where sizes do not add up."""
+    sizes = blocks["sizes"].tolist() if "sizes" in blocks else None
+    steps = None if sizes is None else tuple(blocks["images"].long().split(sizes)) if sizes else ()
+    return Trace(steps, blocks.get("mixture"))
 
 
 def load_trace(run: RunDirectory, round_: int, client: int) -> Trace:

@@ -165,7 +165,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
 
 
 def _evaluated(config: RunConfig, round_: int) -> bool:
-    return round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep
+    return round_ % config.evaluate_every == 0 or round_ == config.rounds
 
 
 def _teller(federation: Federation, rounds: int, report: Report | None) -> Callable[[int, str], None]:

@@ -30,7 +30,6 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.summary import RoundLine, RunSummary
-from fedpriv.util.code import code_flags
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
@@ -41,11 +40,11 @@ from fedpriv.util.files import (
     read_json,
     read_lines,
     remove,
-    write_bytes,
     write_json,
     write_text,
 )
 from fedpriv.util.folders import occupied, telling_name
+from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
     from fedpriv.federation.states import State
@@ -129,7 +128,7 @@ class RunConfig:
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
-    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last and ``keep`` are evaluated too
+    evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last is evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
     defenses: tuple[DefenseChoice, ...] = ()  # of uploads, in the order in which clients apply them
     engine: EngineChoice = field(default_factory=EngineChoice)  # what runs the clients
@@ -302,12 +301,11 @@ class RunDirectory:
         from fedpriv.uploads.messages import message_bytes
 
         folder = self.checkpoint_path(checkpoint.round)
-        server = folder / SERVER
+        broadcast, server = folder / "broadcast.safetensors", folder / SERVER
         clients = self.state_paths(checkpoint.round)
         remove(folder)
-        broadcast = message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1})
-        write_bytes(folder / "broadcast.safetensors", broadcast)
-        with placing([*clients, server]) as temporary:
+        with placing([broadcast, *clients, server]) as temporary:
+            temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
                 shutil.copyfile(state, temporary[path])
             save_state(temporary[server], checkpoint.server)

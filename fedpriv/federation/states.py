@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +142,17 @@ class Trace:
     """A recorder for one client step and for the defenses of its upload: the truth that attacks are scored against.
 
     Attributes:
-        phases: of each phase of training, the last of which made what is uploaded, the batches in order: int64 indices into
-            the client's training set. A random batch may be empty.
+        steps: the batches, in order, of the training that made what is uploaded: int64 indices into the client's training
+            set. A random batch may be empty. None where nothing was noted.
         weights: ``(n,)`` float32, the weight of every training image in the entangled upload; None where there is none.
     """
 
-    phases: list[tuple[Tensor, ...]] = field(default_factory=list)
+    steps: tuple[Tensor, ...] | None = None
     weights: Tensor | None = None
 
     def local_steps(self, batches: Sequence[Tensor]) -> None:
-        """Note the batches of a phase of local training: int64 indices into the training set, one tensor a step."""
-        self.phases.append(tuple(batches))
+        """Note the batches of local training, one tensor a step, in place of those of training before."""
+        self.steps = tuple(batches)
 
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""

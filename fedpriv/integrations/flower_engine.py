@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from queue import Queue
 from typing import Any, Final
 
@@ -29,9 +30,9 @@ from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import ClientFailure
 from fedpriv.uploads.messages import message_blocks, message_of
 from fedpriv.uploads.payload import Message, from_array
-from fedpriv.util.code import carried, exported
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, WorkError, short_line
+from fedpriv.util.registry import exported
 
 PAUSE: Final = 0.1  # seconds between looks for answers, and for nodes
 LINGERS: Final = 60.0
@@ -242,7 +243,7 @@ def simulated(nodes: int, answer: Callable[[Any, Any], Any]) -> Iterator[FlowerE
         finally:
             grids.put(None)
 
-    thread = threading.Thread(target=carried(simulate), name="flower-simulation", daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(simulate,), name="flower-simulation", daemon=True)
     thread.start()
     try:
         grid = grids.get()

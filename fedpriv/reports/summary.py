@@ -15,6 +15,8 @@ from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, p
 from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
+    LEGEND,
+    ROWS,
     SIGNS,
     able_words,
     cell,
@@ -75,7 +77,7 @@ class Row(NamedTuple):
     @property
     def name(self) -> str:
         """The head of the line."""
-        return ", ".join(filter(None, (self.endpoint, self.setting)))
+        return ", ".join(filter(None, (ROWS.get(self.endpoint, self.endpoint), self.setting)))
 
 
 class Section(NamedTuple):
@@ -307,7 +309,7 @@ def table_lines(subject: Subject, width: int = WIDTH) -> list[str]:
         height = max(map(len, (head, *cells)))
         columns = [[*part, *[""] * (height - len(part))] for part in (head, *cells)]
         lines += [_joined(list(parts), column) for parts in zip(*columns, strict=True)]
-    return lines
+    return [*lines, "", *textwrap.wrap(LEGEND, width)]
 
 
 def _joined(parts: Sequence[str], column: int) -> str:

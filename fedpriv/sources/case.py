@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, Declared, Same, Trained
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.surrogate import ShadowModel, train_shadow
+from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
@@ -169,20 +169,23 @@ def _knowledge(
     number, kind = next(iter(newest.values())).round, source.kind
     images, labels = source.auxiliary_images(card)
 
-    def shadow(round_: int, client: int) -> ShadowModel:
+    def fitted(what: str, fit: Callable[..., T], round_: int, client: int) -> T:
         """Return a substitute that is trained on the attacker's own images."""
         if images is None or labels is None:
             raise UserError(
                 "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; add "
                 "attacker_data=same_domain"
             )
-        samples, key = Samples(images, labels.to(images.device)), ("shadow", round_, client, seed, Same(images))
-        return kept.get(key, lambda: train_shadow(observations, client, round_, samples, source.n_classes, seed))
+        samples, key = (
+            Samples(images, labels.to(images.device)),
+            (what, round_, client, seed, ShadowTraining(), Same(images)),
+        )
+        return kept.get(key, lambda: fit(observations, client, round_, samples, source.n_classes, seed))
 
     def extractor(round_: int, client: int) -> Callable[[Tensor], Tensor]:
         """Return a client's own extractor behind an upload, or a substitute for it."""
         if card.extractor == "shadow":
-            return shadow(round_, client)[0]
+            return fitted("shadow extractor", shadow_extractor, round_, client)
 
         def load() -> Callable[[Tensor], Tensor]:
             current = source.extractor(round_, client, card)
@@ -194,7 +197,7 @@ def _knowledge(
     heads: dict[int, tuple[Tensor, Tensor]] = {}
     if kind in CLASS_OUTPUTS and card.extractor == "shadow":
         # Nothing was seen that an extractor alone could be fitted to.
-        models = {k: shadow(number, k) for k in clients}
+        models = {k: fitted("shadow model", shadow_model, number, k) for k in clients}
         extractors, heads = {k: made[0] for k, made in models.items()}, {k: made[1] for k, made in models.items()}
     elif card.extractor != "none" and kind not in NETWORKS:
         extractors = {k: extractor(number, k) for k in clients}

@@ -17,11 +17,10 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.util.code import check_modules
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import given_path, reason, toml_file
-from fedpriv.util.registry import Registry, is_reference
+from fedpriv.util.registry import Registry, check_modules, is_reference
 
 _FUNCTIONS = Registry("function", {})
 

@@ -310,13 +310,13 @@ def step_sizes(federation: Federation, client: int) -> list[int]:
 
 def local_steps(run: RunDirectory, round_: int, client: int) -> tuple[Tensor, ...]:
     """Return the batches of the local steps behind an upload, as indices into the client's training set."""
-    phases = load_trace(run, round_, client).phases
-    if not phases:
+    steps = load_trace(run, round_, client).steps
+    if steps is None:
         raise UserError(
             f"{trace_path(run, round_, client)}: method {run.config.method!r} noted no local steps, without which nothing "
             "can be scored; hand setup.trace to train, or call its local_steps"
         )
-    return phases[-1]
+    return steps
 
 
 def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:

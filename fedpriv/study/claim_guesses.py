@@ -127,6 +127,6 @@ def _commonest(name: str, partition: PartitionOptions, clients: int) -> float:
     classes, each = BALANCED[name]
     labels = torch.arange(classes).repeat(each)
     samples = Samples(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), labels)
-    divided = federate(Dataset(name, samples, tuple(map(str, range(classes))), len(labels)), partition, clients, 0)
+    divided = federate(Dataset(name, samples, tuple(map(str, range(classes)))), partition, clients, 0)
     parts = [(labels[client.train_index], labels[client.test_index]) for client in divided.clients]
     return float(np.mean([(test == train.mode().values).double().mean() for train, test in parts]))

@@ -63,7 +63,7 @@ class FederationSettings(TypedDict, total=False):
     defense: Sequence[str]  # what clients do to an upload, in this order: texts ``NAME[:KEY=VALUE,...]``
     capture: str  # rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default)
     checkpoint_every: int  # rounds between checkpoints (default 1)
-    evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last and those of ``keep``
+    evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last
     keep: Sequence[int] | Literal["all"]  # rounds whose checkpoints and uploads are kept for good; ``all``: every one
 
 

@@ -99,7 +99,7 @@ FLOAT32 = Numerics()
 
 
 def read_numerics(precision: str, device: torch.device) -> Numerics:
-    """Return the arithmetic that arguments ask for."""
+    """Return the arithmetic of a precision."""
     import torch
 
     where, gpu = f"precision={shown(precision)}", device.type == "cuda"

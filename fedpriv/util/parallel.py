@@ -15,9 +15,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from fedpriv.util.code import VARIABLE, allowed
 from fedpriv.util.compute import free_memory, pick_device
 from fedpriv.util.errors import UserError, WorkError, shown
+from fedpriv.util.registry import VARIABLE, allowed
 
 Report = Callable[[int, int, str], None]
 """Called with (units done, units planned, what is being done)."""

@@ -12,8 +12,8 @@ from fedpriv.api.named_code import named_code
 from fedpriv.cli.main import run as command
 from fedpriv.sources.facts import read_facts
 from fedpriv.uploads.payload import DECLARED
-from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
+from fedpriv.util.registry import VARIABLE
 
 SMALL = ["--clients", "3", "--rounds", "1", "--width", "8", "--quiet"]
 OURS = ["--method", "mine:FED_DIRECTION", "--dataset", "mine:load_stripes", "--models", "mine:one_layer"]

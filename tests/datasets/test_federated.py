@@ -20,12 +20,12 @@ from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
 from fedpriv.util.errors import UserError
 
 
-def made(*counts, n_train=None):
+def made(*counts):
     """Return a data set whose image number i has the value i in its only pixel (as bytes)."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     images = (torch.arange(len(labels)) % 256).to(torch.uint8).view(-1, 1, 1, 1)
     names = tuple(f"class {number}" for number in range(len(counts)))
-    return Dataset("made", Samples(images, labels), names, len(labels) if n_train is None else n_train)
+    return Dataset("made", Samples(images, labels), names)
 
 
 def indices(federated):
@@ -89,7 +89,7 @@ def test_bad_values_are_refused_in_one_line(options, n_clients, seed, message):
 
 
 def test_public_images_leave_the_data_set():
-    dataset = made(30, 30, n_train=40)
+    dataset = made(30, 30)
     rest, public = public_split(dataset, 15, 1)
     assert public.images.shape == (15, 1, 1, 1)
     assert public.images.dtype == torch.float32
@@ -97,7 +97,6 @@ def test_public_images_leave_the_data_set():
     left = rest.samples.images.flatten().tolist()
     assert sorted(taken + left) == list(range(60))
     assert left == sorted(left)
-    assert rest.n_official_train == sum(value < 40 for value in left)
     assert rest.samples.labels.tolist() == [int(value >= 30) for value in left]
     assert public.labels.tolist() == [int(value >= 30) for value in taken]
     expect_same(public.images, public_split(dataset, 15, 1)[1].images)
@@ -105,7 +104,7 @@ def test_public_images_leave_the_data_set():
 
 
 def test_half_of_every_class_stays_with_auxiliary():
-    dataset = made(40, 21, 1, n_train=30)
+    dataset = made(40, 21, 1)
     rest, auxiliary = set_auxiliary_aside(dataset, 0.5, 1)
     own = (auxiliary.attacker.images.flatten() * 255).round().long().tolist()
     others = auxiliary.others.images.flatten().long().tolist()
@@ -113,7 +112,6 @@ def test_half_of_every_class_stays_with_auxiliary():
     assert sorted(own + others + left) == list(range(62))
     assert [torch.bincount(part.labels).tolist() for part in (auxiliary.attacker, auxiliary.others)] == [[10, 5]] * 2
     assert left == sorted(left)
-    assert rest.n_official_train == sum(value < 30 for value in left)
     again, other = (set_auxiliary_aside(dataset, 0.5, seed)[1] for seed in (1, 2))
     expect_same(auxiliary.attacker.images, again.attacker.images)
     assert not torch.equal(auxiliary.attacker.images, other.attacker.images)

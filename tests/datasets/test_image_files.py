@@ -40,7 +40,6 @@ def test_tiny_imagenet_takes_validation_labels_from_the_annotations(tiny):
         assert first_pixels(dataset) == [10, 20, 30, 40, 50, 60, 70]
         assert dataset.samples.labels.tolist() == [0, 0, 1, 1, 1, 1, 0]
         assert dataset.class_names == ("crane (n02)", "crane (n01)")
-        assert dataset.n_official_train == 4
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,6 @@ def test_folder_with_train_and_test(tmp_path):
     assert dataset.class_names == ("a", "b")
     assert first_pixels(dataset) == [1, 3, 4, 9]
     assert dataset.samples.labels.tolist() == [0, 1, 1, 1]
-    assert dataset.n_official_train == 3
     assert dataset.image_shape == (3, 5, 5)
 
 
@@ -79,7 +77,7 @@ def test_folder_of_class_folders_alone_is_grey_where_its_files_are(tmp_path):
     flat_image(tmp_path / "b" / "x.PNG", 2, mode="L")
     dataset = load_dataset("folder", SourceOptions(tmp_path))
     assert dataset.image_shape == (1, 5, 5)
-    assert (first_pixels(dataset), dataset.n_official_train) == ([1, 2], 2)
+    assert first_pixels(dataset) == [1, 2]
     flat_image(tmp_path / "b" / "y.png", 3)
     assert load_dataset("folder", SourceOptions(tmp_path)).image_shape == (3, 5, 5)
 

@@ -50,7 +50,7 @@ def test_fashion_is_there_without_a_download():
     images, labels = dataset.samples.images, dataset.samples.labels
     assert (images.shape, images.dtype) == ((2000, 1, 28, 28), torch.uint8)
     assert torch.bincount(labels).tolist() == [214, 209, 197, 185, 210, 187, 197, 210, 197, 194]
-    assert (dataset.n_official_train, dataset.n_classes) == (1000, 10)
+    assert dataset.n_classes == 10
     found = hashlib.sha256(images.numpy().tobytes() + labels.to(torch.uint8).numpy().tobytes())
     assert found.hexdigest() == FASHION_DIGEST
 
@@ -71,7 +71,6 @@ def test_digits_are_scikit_learns_in_the_unit_interval():
     assert dataset.samples.images.dtype == torch.float32
     assert dataset.image_shape == (1, 8, 8)
     assert dataset.n_classes == 10
-    assert dataset.n_official_train == 1797
     assert np.array_equal(dataset.samples.images[:, 0].numpy() * 16, bunch.images)
     assert np.array_equal(dataset.samples.labels.numpy(), bunch.target)
     assert float(dataset.samples.images.max()) == 1.0
@@ -84,7 +83,6 @@ def test_per_class_keeps_the_first_in_stored_order():
     labels = every.samples.labels.numpy()
     expected = sorted(np.concatenate([np.flatnonzero(labels == label)[:3] for label in range(10)]).tolist())
     expect_same(few.samples.images, every.samples.images[expected])
-    assert few.n_official_train == 30
 
 
 def write_idx(folder, part, images, labels):
@@ -112,7 +110,7 @@ def test_idx_sets_are_found_from_each_level(name, inside, depth, tmp_path):
     assert dataset.samples.images.shape == (10, 1, 28, 28)
     assert first_pixels(dataset) == list(range(10))
     assert dataset.samples.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    assert (dataset.n_official_train, dataset.n_classes) == (6, 10)
+    assert dataset.n_classes == 10
 
 
 def test_truncated_idx_file_is_one_line(tmp_path):
@@ -140,8 +138,8 @@ def cifar_set(root, n_classes):
     return folder
 
 
-@pytest.mark.parametrize(("name", "n_classes", "n_train", "total"), [("cifar10", 10, 10, 12), ("cifar100", 100, 2, 4)])
-def test_cifar_is_read_in_torchvisions_layout(name, n_classes, n_train, total, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "n_classes", "total"), [("cifar10", 10, 12), ("cifar100", 100, 4)])
+def test_cifar_is_read_in_torchvisions_layout(name, n_classes, total, tmp_path, monkeypatch):
     folder = cifar_set(tmp_path, n_classes)
     refused(name, "incomplete or damaged", data_dir=tmp_path)  # not the published files: checksums differ
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
@@ -150,6 +148,5 @@ def test_cifar_is_read_in_torchvisions_layout(name, n_classes, n_train, total, t
         assert dataset.samples.images.shape == (total, 3, 32, 32)
         assert first_pixels(dataset) == list(range(total))
         assert set(dataset.samples.images[:, 1, 0, 0].tolist()) == {7}
-        assert dataset.n_official_train == n_train
         assert dataset.class_names[n_classes - 1] == f"name {n_classes - 1}"
         assert dataset.samples.labels[1] == n_classes - 1

@@ -114,7 +114,7 @@ def load_stripes(options: SourceOptions) -> Dataset:
     images = 0.3 * torch.rand(len(labels), 1, 8, 8, generator=rng)
     for place, label in enumerate(labels.tolist()):
         images[place, 0, :, 2 * label : 2 * label + 2] += 0.6
-    return Dataset("stripes", Samples(images, labels), ("a", "b", "c", "d"), len(labels))
+    return Dataset("stripes", Samples(images, labels), ("a", "b", "c", "d"))
 
 
 def one_layer(image_shape):

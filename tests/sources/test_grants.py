@@ -94,11 +94,15 @@ def test_images_that_were_set_aside_come_with_their_labels(worlds):
 def quick(monkeypatch):
     """Substitutes that say what they were made of, in place of training."""
 
-    def fit(observations, client, round_, own, n_classes, seed):
-        made = lambda images: (client, round_, len(own), n_classes, seed, len(observations))  # noqa: E731
-        return made, (torch.full((2, 2), float(client)), torch.zeros(2))
+    def named(name):
+        def fit(observations, client, round_, own, n_classes, seed):
+            made = lambda images: (name, client, round_, len(own), n_classes, seed, len(observations))  # noqa: E731
+            return made, (torch.full((2, 2), float(client)), torch.zeros(2))
 
-    monkeypatch.setattr(case, "train_shadow", fit)
+        return fit
+
+    monkeypatch.setattr(case, "shadow_model", named("model"))
+    monkeypatch.setattr(case, "shadow_extractor", lambda *given: named("extractor")(*given)[0])
 
 
 SHADOW = but(extractor="shadow", attacker_data="same_domain")
@@ -106,13 +110,13 @@ SHADOW = but(extractor="shadow", attacker_data="same_domain")
 
 def test_substitutes_are_trained_on_the_attackers_own_images(worlds, quick):
     """Of class outputs alone a whole model is fitted."""
-    for method, kind in (("fedgh", "prototype"), ("fd", "logits")):
+    for method, kind, name in (("fedgh", "prototype", "extractor"), ("fd", "logits", "model")):
         world, kept = worlds(method, auxiliary=0.4), Trained()
         found, number = granted(world, kind, SHADOW, seed=5, trained=kept), len(world[1].attacker)
-        assert [found.extractors[k](None) for k in (0, 2)] == [(k, 1, number, 10, 5, 3) for k in (0, 2)]
-        assert [float(head[0][0, 0]) for head in found.heads.values()] == ([] if kind == "prototype" else [0, 1, 2])
+        assert [found.extractors[k](None) for k in (0, 2)] == [(name, k, 1, number, 10, 5, 3) for k in (0, 2)]
+        assert [float(head[0][0, 0]) for head in found.heads.values()] == ([] if name == "extractor" else [0, 1, 2])
         assert granted(world, kind, SHADOW, seed=5, trained=kept).extractors[0] is found.extractors[0]
-        assert granted(world, kind, SHADOW, seed=6, trained=kept).extractors[0](None)[4] == 6
+        assert granted(world, kind, SHADOW, seed=6, trained=kept).extractors[0](None)[5] == 6
 
 
 def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick):

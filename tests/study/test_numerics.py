@@ -1,4 +1,4 @@
-"""Precision of searches: what it changes."""
+"""Precision of searches: what each changes, and what is refused."""
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from fedpriv.uploads.payloads import Representations
 from fedpriv.util.compute import FLOAT32, Numerics
 from fedpriv.util.seeds import global_seed
 
+CPU = torch.device("cpu")
 SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)
 DIP = DipInversion(iterations=30, generator=SLIM, tolerance=0.0)
 PIXELS = PixelInversion(iterations=120, restarts=1, tolerance=0.0)
@@ -30,7 +31,7 @@ def attacked(attack, body, numerics):
     shown = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     seen = (Observation(0, 0, (Representations(body(shown), torch.zeros(3, dtype=torch.int64)),), ()),)
     knowledge = Knowledge(ThreatModel(), (3, 16, 16), 10, extractors={0: body})
-    return attack(seen, knowledge, list_targets(seen, "representation"), numerics=numerics)
+    return attack(seen, knowledge, list_targets(seen, "representation"), seed=0, device=CPU, numerics=numerics)
 
 
 @pytest.mark.parametrize("attack", [DIP, PIXELS], ids=["dip", "pixels"])

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import fedpriv
 from fedpriv.sources.run import prepare
 from fedpriv.study.training import opened
-from fedpriv.util.code import allowing
 from fedpriv.util.parallel import Listener, Pool, WorkerKilled
+from fedpriv.util.registry import allowing
 
 NAMES = ("pixels", "unmix", "membership", "property")
 OPTIONS = {"pixels": {"iterations": 3}, "unmix": {"iterations": 3}, "property": {"shadow_clients": 2}}

@@ -15,9 +15,8 @@ from fedpriv.models import MODELS, default_width, family
 from fedpriv.uploads import PAYLOADS
 from fedpriv.uploads.kinds import CLASS_MEANS
 from fedpriv.uploads.payload import DECLARED
-from fedpriv.util.code import VARIABLE
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import is_reference, split_reference
+from fedpriv.util.registry import VARIABLE, is_reference, split_reference
 
 REGISTRIES = {table.noun: table for table in (ATTACKS, DATASETS, DEFENSES, METHODS, MODELS, PAYLOADS)}
 MEMBERS = {

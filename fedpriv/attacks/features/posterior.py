@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.matrices import least_squares_in_simplex
-from fedpriv.attacks.contract import AttackProblem, Trained
+from fedpriv.attacks.contract import AttackProblem, Same, Trained
 from fedpriv.attacks.features.base import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.inputs.targets import represent, rounds_of
 from fedpriv.attacks.observation import Knowledge, Needs, Observation
@@ -88,7 +89,10 @@ class UnmixedInversion(RecoverThenInvert):
     def recover(self, problem: AttackProblem) -> Recovered:
         """Unmix every attacked client's prototypes."""
         seen, known, kept = problem.observations, problem.knowledge, problem.trained
-        unmixed = {k: self.unmixed(seen, k, known, kept) for k in problem.clients}
+        unmixed = {
+            k: kept.get(("unmixed", self, k, Same(seen), Same(known)), partial(self.unmixed, seen, k, known, kept))
+            for k in problem.clients
+        }
         places, rows = [], []
         for target in problem.targets:
             posterior, classes = unmixed[target.client]
@@ -206,7 +210,7 @@ class RoundPosterior:
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
     """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with known shapes."""
     last_round_alone = any(shape.by_round is None for shape in shapes)
-    parts = [_infer(uploads, shapes, bound) for bound in (bounds if last_round_alone else bounds[:1])]
+    parts = _infer(uploads, shapes, bounds if last_round_alone else bounds[:1])
     means, distances, directions, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
     if len(parts) == 1:
         return RoundPosterior(means[0].float(), distances[0].float(), directions[0].float())
@@ -217,25 +221,29 @@ def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float
     return RoundPosterior(mean.float(), (shares * squares).sum(0).sqrt().float(), straight.float())
 
 
-def _infer(uploads: Uploads, shapes: Sequence[Shape], most_drift: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the posterior that allows so much drift, and the logarithm of its likelihood as of one coordinate."""
+def _infer(
+    uploads: Uploads, shapes: Sequence[Shape], bounds: Sequence[float]
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Return for each bound of drift the posterior, and the logarithm of its likelihood as of one coordinate."""
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
     used = Uploads(*(getattr(uploads, spec.name)[-_MOST_ROUNDS:] for spec in fields(Uploads)))
     mixed = [shape.mixed(used.weights) for shape in shapes]
-    problem = _Problem(used, mixed, spread)
-    known = _likeliest(problem, most_drift)
-    weighed = problem.weigh([known])
-    scales, growth = weighed.scales[0], (problem.times**known.growth)[:, None]
-    left = used.features - sum((scale * (growth * item) for scale, item in zip(scales, mixed, strict=True)), 0)
-    scaled = [scale * shape.rows for scale, shape in zip(scales, shapes, strict=True)]
-    led = [(rows, shape.leads) for rows, shape in zip(scaled, shapes, strict=True) if shape.leads is not None]
-    result = weighed.gains[0] @ left + sum(scaled, 0)
-    variance = (weighed.variances[0] * weighed.sizes[0] * spread.square().sum()).clamp_min(0)
-    result = result.clamp_min(0) if positive else result
-    unsure = min(1.0, float((variance.sqrt() / result.norm(dim=1).clamp_min(_SMALLEST)).median()))
-    directions = stand_out(result, led[0] if led else None, _LED * unsure)
-    return result, variance.sqrt(), directions, weighed.likelihoods[0] / problem.width
+    problem, result = _Problem(used, mixed, spread), []
+    known = _likeliest(problem, bounds)
+    weighed = problem.weigh(known)
+    for number, choice in enumerate(known):
+        scales, growth = weighed.scales[number], (problem.times**choice.growth)[:, None]
+        left = used.features - sum((scale * (growth * item) for scale, item in zip(scales, mixed, strict=True)), 0)
+        scaled = [scale * shape.rows for scale, shape in zip(scales, shapes, strict=True)]
+        led = [(rows, shape.leads) for rows, shape in zip(scaled, shapes, strict=True) if shape.leads is not None]
+        mean = weighed.gains[number] @ left + sum(scaled, 0)
+        variance = (weighed.variances[number] * weighed.sizes[number] * spread.square().sum()).clamp_min(0)
+        mean = mean.clamp_min(0) if positive else mean
+        unsure = min(1.0, float((variance.sqrt() / mean.norm(dim=1).clamp_min(_SMALLEST)).median()))
+        directions = stand_out(mean, led[0] if led else None, _LED * unsure)
+        result.append((mean, variance.sqrt(), directions, weighed.likelihoods[number] / problem.width))
+    return result
 
 
 def infer_by_block(uploads: Uploads, shapes: Sequence[Shape]) -> RoundPosterior:
@@ -297,25 +305,43 @@ def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weig
     return functional.normalize(apart, dim=1) + weight * functional.normalize(led[1] - led[1].mean(0), dim=1)
 
 
-def _likeliest(problem: _Problem, most_drift: float) -> Variances:
-    """Return the likeliest hyperparameters, along one grid after another; no drift in a round above ``most_drift``."""
-    most = most_drift * (1 + 1e-6)
-    grid = {name: [v for v in values if not name.endswith("drift") or v <= most] for name, values in _GRID.items()}
-    results = []
-    for best in _STARTS:
-        highest = -math.inf
-        for _ in range(_SWEEPS):
-            before = highest
-            for name, values in grid.items():
-                tried = [replace(best, **{name: value}) for value in values]
-                likelihoods = problem.weigh(tried).likelihoods
-                position = int(likelihoods.argmax())
-                if float(likelihoods[position]) > highest:
-                    best, highest = tried[position], float(likelihoods[position])
-            if highest - before < 1e-3:
-                break
-        results.append((highest, best))
-    return max(results, key=lambda pair: pair[0])[1]
+def _likeliest(problem: _Problem, bounds: Sequence[float]) -> list[Variances]:
+    """Return for each bound of drift in a round the hyperparameters of the highest marginal likelihood.
+
+    They are sought along one grid after another, until none gains, from every start.
+    """
+    climbs = [_Climb(start, bound * (1 + 1e-6)) for bound in bounds for start in _STARTS]
+    for _ in range(_SWEEPS):
+        going = [climb for climb in climbs if climb.gained >= 1e-3]
+        if not going:
+            break
+        before = [climb.highest for climb in going]
+        for name, values in _GRID.items():
+            tried = [climb.choices(name, values) for climb in going]
+            likelihoods = problem.weigh([choice for choices in tried for choice in choices]).likelihoods
+            for climb, choices, part in zip(going, tried, likelihoods.split([*map(len, tried)]), strict=True):
+                position = int(part.argmax())
+                if float(part[position]) > climb.highest:
+                    climb.best, climb.highest = choices[position], float(part[position])
+        for climb, highest in zip(going, before, strict=True):
+            climb.gained = climb.highest - highest
+    of_bounds = [climbs[at : at + len(_STARTS)] for at in range(0, len(climbs), len(_STARTS))]
+    return [max(of_bound, key=lambda climb: climb.highest).best for of_bound in of_bounds]
+
+
+@dataclass
+class _Climb:
+    """The way up from one start, where no drift is above ``most``."""
+
+    best: Variances
+    most: float
+    highest: float = -math.inf
+    gained: float = math.inf  # along all grids the last time
+
+    def choices(self, name: str, values: Sequence[float]) -> list[Variances]:
+        """Return the best so far with each value of one hyperparameter that is allowed."""
+        allowed = [value for value in values if not name.endswith("drift") or value <= self.most]
+        return [replace(self.best, **{name: value}) for value in allowed]
 
 
 class _Weighed(NamedTuple):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -26,8 +27,8 @@ from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.attacks.inputs.outputs import output_distance, read_outputs
-from fedpriv.attacks.inputs.targets import kinds_in
-from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.inputs.targets import kinds_in, observation_of
+from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.search.fit import Adam
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
@@ -84,7 +85,43 @@ def find_anchors(
     )
 
 
-def train_shadow(
+def shadow_extractor(
+    observations: Sequence[Observation],
+    client: int,
+    round_: int,
+    samples: Samples,
+    n_classes: int,
+    seed: int,
+    training: ShadowTraining = ShadowTraining(),
+) -> Extractor:
+    """Return a shadow of a client's extractor, trained on the attacker's images when it is first called.
+
+    Raises a UserError at once where an upload of the round holds nothing to align it with.
+    """
+    device = samples.images.device
+    classifier, means = find_anchors(observations, client, round_)
+    head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
+    near = None if means is None else by_class(means.features, means.classes, n_classes, device)
+    scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
+    width = next(rows.shape[1] for rows in (head or near or ()))
+
+    @cache
+    def trained() -> Extractor:
+        model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            features = model.represent(images)
+            total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
+            return total if near is None else total + _distance(features, labels, near).mean() / scale
+
+        # Batch norm, where the architecture has it, needs two images.
+        train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
+        return model.eval().requires_grad_(False).represent
+
+    return lambda images: trained()(images)
+
+
+def shadow_model(
     observations: Sequence[Observation],
     client: int,
     round_: int,
@@ -93,37 +130,20 @@ def train_shadow(
     seed: int,
     training: ShadowTraining = ShadowTraining(),
 ) -> ShadowModel:
-    """Train a shadow of a client on the attacker's images ``(p, c, h, w)``, to fit what crossed the wire in a round.
-
-    Where the client sent class outputs, a whole model is fitted to them; the head of any other shadow means nothing.
-    """
-    device, uploads = samples.images.device, [o.upload for o in observations if (o.round, o.client) == (round_, client)]
-    sent = next((payload for upload in uploads if (payload := find_payload(upload, ClassLogits))), None)
+    """Train a shadow of a client's whole model by its class outputs, or refuse where it sent none."""
+    sent = find_payload(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
     if sent is None:
-        classifier, means = find_anchors(observations, client, round_)
-        head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
-        near = None if means is None else by_class(means.features, means.classes, n_classes, device)
-        scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
-        width = next(rows.shape[1] for rows in (head or near or ()))
-    else:
-        values, softmax = read_outputs(sent.values)
-        table, known = by_class(values, sent.classes, n_classes, device)
-        width = WIDTH
-    model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
+        raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
+    values, softmax = read_outputs(sent.values)
+    table, known = by_class(values, sent.classes, n_classes, samples.images.device)
+    model = substitute(samples.images, n_classes, WIDTH, derive_seed(seed, "shadow", client))
 
-    def of_vectors(images: Tensor, labels: Tensor) -> Tensor:
-        features = model.represent(images)
-        total = features.new_zeros(()) if head is None else cross_entropy(linear(features, *head), labels)
-        return total if near is None else total + _distance(features, labels, near).mean() / scale
-
-    def of_outputs(images: Tensor, labels: Tensor) -> Tensor:
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
         apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
         return cross_entropy(logits, labels) + apart.mean()
 
-    # Batch norm, where the architecture has it, needs two images.
-    loss, order = of_vectors if sent is None else of_outputs, generator(seed, "shadow order", client)
-    train_substitute(model, samples, loss, training, order, least=2)
+    train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
     return model.represent, (model.head.weight.detach(), model.head.bias.detach())
 
@@ -135,6 +155,7 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
     return build_model(Blueprint(name, (channels, height, side), n_classes, width), seed).to(images.device).train()
 
 
+@torch.enable_grad()
 def train_substitute(
     model: SplitModel,
     samples: Samples,
