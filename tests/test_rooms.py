@@ -48,26 +48,26 @@ BUDGET: dict[str, int] = {
     "algebra": 459,
     "datasets": 999,
     "models": 816,
-    "uploads": 930,
+    "uploads": 926,
     "integrations": 1_113,
     "dp": 584,
     "federation": 2_131,
-    "methods": 2_946,
+    "methods": 2_945,
     "defenses": 1_769,
-    "attacks": 10_466,
+    "attacks": 10_453,
     "eval": 4_478,
     "claims": 211,
     "reports": 2_566,
     "cli": 970,
     "pipeline": 1_677,
-    "sources": 2_765,
-    "api": 2_077,
+    "sources": 2_764,
+    "api": 2_063,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 775
+RESERVE = 808
 """Lines that no room has yet."""
 
 
