@@ -192,7 +192,7 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
     truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
     reconstruction = with_fits(ground, job, reconstruction, truths)
-    facts: dict[str, Any] = {"device": str(source.device), "redacted": ground.plan.redact}
+    facts: dict[str, Any] = {"redacted": ground.plan.redact}
     if isinstance(source, RunSource):
         summary = source.run.summary
         facts |= {"run_accuracy": summary.accuracy, "communication": summary.communication}
