@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_870,
+    "util": 1_875,
     "algebra": 459,
     "datasets": 999,
     "models": 816,
@@ -54,20 +54,20 @@ BUDGET: dict[str, int] = {
     "federation": 2_131,
     "methods": 2_945,
     "defenses": 1_769,
-    "attacks": 10_453,
+    "attacks": 10_465,
     "eval": 4_478,
     "claims": 211,
     "reports": 2_566,
     "cli": 970,
-    "pipeline": 1_677,
-    "sources": 2_764,
+    "pipeline": 1_732,
+    "sources": 2_974,
     "api": 2_063,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 808
+RESERVE = 526
 """Lines that no room has yet."""
 
 
