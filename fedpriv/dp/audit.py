@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses.signals import changed, norm, signal
@@ -163,25 +163,18 @@ def canary_step(step: Step, of: Callable[[int], tuple[str, int]]) -> Step:
             for parameter in work.parameters:
                 if parameter.grad is not None:
                     parameter.grad *= real / len(images)
+        moved = set(map(id, work.parameters))
         for mark in marks[canaries].tolist():
             name, entry = of(round(mark - MARK))
-            for parameter in _named(work, name):
+            for whole, parameter in work.module.named_parameters():  # of that name, behind any prefix
+                if id(parameter) not in moved or not f".{whole}".endswith(f".{name}"):
+                    continue
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad[np.unravel_index(entry, parameter.shape)] += FAR_GRADIENT / len(images)
         return loss
 
     return stepped
-
-
-def _named(work: Work, name: str) -> list[nn.Parameter]:
-    """Return the moved parameters that an uploaded tensor is of: of that name, behind any prefix."""
-    moved = {id(parameter) for parameter in work.parameters}
-    return [
-        parameter
-        for whole, parameter in work.module.named_parameters()
-        if id(parameter) in moved and f".{whole}".endswith(f".{name}")
-    ]
 
 
 def _coordinates(federation: Federation, canaries: int, seed: int) -> Places:

@@ -82,51 +82,34 @@ WhyOpen = Literal[
 
 
 class Answer(Model):
-    """The answer on one endpoint of one upload under one threat model.
+    """The answer on one endpoint of one upload under one threat model."""
 
-    Attributes:
-        upload: key of the upload (:func:`upload_key`).
-        target: kind of upload.
-        estimand: of reconstruction from means, targets made of one image or of several; else empty.
-        attack: the primary attack, or empty.
-        advantage, ci95: of the attack over the baseline; ``value`` and ``baseline`` are their levels over the same targets.
-        least: the least effect that counts.
-        bound: upper end of the advantage, at the level that Holm's rule leaves; None where nothing bounds it.
-        n, n_clients, n_seeds: targets or questions over all seeds, independent units, seeds.
-        n_tested: primaries of the page that were tested together.
-        able: evidence that the attack finds what is there, or None.
-        named: of label disclosure, what uploads say in clear.
-        why: reason of an inconclusive answer, or why nothing was asked.
-        needed: units that would decide with a chance of 80 %; None where more would not, or the reason is another.
-        concentrated: whether leaks of few clients were tested.
-    """
-
-    upload: str
-    target: str
+    upload: str  # its key (:func:`upload_key`)
+    target: str  # kind of upload
     endpoint: Endpoint
     threat: Threat
-    estimand: Estimand = ""
+    estimand: Estimand = ""  # of reconstruction from means: targets made of one image or of several
     verdict: Word
-    attack: str = ""
+    attack: str = ""  # the primary
     against: str = ""
-    value: FiniteFloat | None = None
+    value: FiniteFloat | None = None  # levels of attack and baseline over the same targets
     baseline: FiniteFloat | None = None
-    advantage: FiniteFloat | None = None
+    advantage: FiniteFloat | None = None  # of the attack over the baseline
     ci95: Interval | None = None
-    least: FiniteFloat = 0.0
+    least: FiniteFloat = 0.0  # effect that counts
     adjusted: FiniteFloat | None = None
-    bound: FiniteFloat | None = None
-    n: int = 0
-    n_clients: int = 0
+    bound: FiniteFloat | None = None  # upper end of the advantage, at the level that Holm's rule leaves, if some
+    n: int = 0  # targets or questions over all seeds
+    n_clients: int = 0  # independent units
     n_seeds: int = 0
-    n_tested: int = 0
+    n_tested: int = 0  # primaries of the page that were tested together
     units: Units = "clients"
-    able: Able | None = None
-    named: NamedClasses | None = None
+    able: Able | None = None  # evidence that the attack finds what is there
+    named: NamedClasses | None = None  # of label disclosure, what uploads say in clear
     premise: Premise | None = None
     reach: Reach | None = None
-    why: str = ""
-    needed: int | None = None
+    why: str = ""  # of an inconclusive answer, or of nothing asked
+    needed: int | None = None  # units that would decide with a chance of 80 %; None where more would not
     nonmembers: int = 0
     tpr: FiniteFloat | None = None
 

@@ -49,27 +49,16 @@ class ClaimCell(Record):
 
 
 class ClaimedOrder(Record):
-    """One comparison of a statement.
+    """One comparison of a statement."""
 
-    Attributes:
-        within: the column, or row, in which it is.
-        better, than: who is said to be ahead of whom.
-        difference: by how much it was, positive as the paper says: of advantages where there are any, else of values. None
-            where either was not measured or lacks a seed.
-        ci95: its interval; None where there is none, or values are exact.
-        n: units over which the interval goes; of counts, the two values.
-        over: those units: clients, or seeds, each of which draws clients anew.
-        claimed: by how much the paper's values are; None where it gives none.
-    """
-
-    within: str
-    better: str
+    within: str  # the column, or row, in which it is
+    better: str  # who is said to be ahead
     than: str
-    difference: FiniteFloat | None
-    ci95: Interval | None
-    n: int
-    over: Literal["clients", "seeds"] = "clients"
-    claimed: FiniteFloat | None
+    difference: FiniteFloat | None  # as said, of advantages or else of values; None where either lacks a seed
+    ci95: Interval | None  # None where there is none, or values are exact
+    n: int  # units over which the interval goes; of counts, the two values
+    over: Literal["clients", "seeds"] = "clients"  # those units; each seed draws clients anew
+    claimed: FiniteFloat | None  # by how much the paper's values are ahead, where it gives any
 
 
 class ClaimStatement(Record):

@@ -25,8 +25,8 @@ _SAME_DB = 1e-6
 class Difference:
     """The second result less the first.
 
-    ``quantity`` is ``PSNR`` in dB where both attacked the same images (``paired``), else the ``advantage`` over the baseline
-    in dB; ``AUC`` of inferences. ``p_value`` is two-sided, of no difference; None with ``ci95`` where there is one client.
+    ``quantity`` is ``PSNR`` in dB, paired, where both attacked the same images, else the ``advantage`` over the baseline in
+    dB; ``AUC`` of inferences. ``p_value`` is two-sided, of no difference; None with ``ci95`` where there is one client.
     """
 
     quantity: str
@@ -35,7 +35,6 @@ class Difference:
     mean: float
     ci95: tuple[float, float] | None
     p_value: float | None
-    paired: bool
 
 
 def of_reconstructions(before: ReconstructionRecord, after: ReconstructionRecord) -> Difference:
@@ -54,11 +53,11 @@ def of_reconstructions(before: ReconstructionRecord, after: ReconstructionRecord
         number = len(pairs)
         means = [sum(pair[position] for pair in pairs) / number for position in (0, 1)]
         p_value = min(1.0, 2 * min(known)) if known else None
-        return Difference("PSNR", means[0], means[1], result.mean, result.interval(), p_value, True)
+        return Difference("PSNR", means[0], means[1], result.mean, result.interval(), p_value)
     first, second = _advantage(before), _advantage(after)
     interval, p_value = _welch(first, second)
     current = before.advantage_db.mean, after.advantage_db.mean
-    return Difference("advantage", *current, current[1] - current[0], interval, p_value, False)
+    return Difference("advantage", *current, current[1] - current[0], interval, p_value)
 
 
 def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference:
@@ -70,13 +69,13 @@ def of_inferences(before: InferenceResult, after: InferenceResult) -> Difference
     first, second = before.auc, after.auc
     mean = second.value - first.value
     if first.ci95 is None or second.ci95 is None:
-        return Difference("AUC", first.value, second.value, mean, None, None, False)
+        return Difference("AUC", first.value, second.value, mean, None, None)
     down = math.hypot(second.value - second.ci95[0], first.ci95[1] - first.value)
     up = math.hypot(second.ci95[1] - second.value, first.value - first.ci95[0])
     facing = down if mean > 0 else up
     z = abs(mean) / facing * 1.959964 if facing else math.inf * bool(mean)
     p_value = math.erfc(z / math.sqrt(2)) if mean else 1.0
-    return Difference("AUC", first.value, second.value, mean, (mean - down, mean + up), p_value, False)
+    return Difference("AUC", first.value, second.value, mean, (mean - down, mean + up), p_value)
 
 
 def separated(differences: Sequence[Difference]) -> list[bool]:

@@ -94,12 +94,9 @@ def has_batches(kind: str) -> bool:
 
 
 def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
-    """Return the threat model that an attack assumes, by what it is granted and can use on a kind of upload.
+    """Return the threat model that an attack assumes, by what it is granted (``card``) and can use on a kind of upload.
 
-    Args:
-        kind: of upload.
-        card: all that it is granted.
-        images: whether it makes images; who scores classes or candidates reads no labels of a batch.
+    Who makes no ``images`` but scores classes or candidates reads no labels of a batch.
     """
     if not among(kind, NO_EXTRACTOR) and card.extractor in ("white_box", "query"):
         return "white-box"

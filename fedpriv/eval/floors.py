@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -70,13 +70,8 @@ def random_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
 
 
 def nearest_auxiliary(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the M auxiliary images whose representations are nearest to the uploaded vector ``(M, c, h, w)``.
-
-    Raises:
-        ValueError: where it is not known which these are.
-    """
-    if truth.nearest is None:
-        raise ValueError("no auxiliary images were compared with the upload")
+    """Return the M auxiliary images whose representations are nearest to the uploaded vector ``(M, c, h, w)``."""
+    assert truth.nearest is not None, "no auxiliary images were compared with the upload"
     return truth.pool.guesses[truth.nearest[torch.arange(n_guesses) % len(truth.nearest)]].clone()
 
 
@@ -112,11 +107,6 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
 def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:
     """Return the guesses that can be made at all of some targets, those without the upload first."""
     return tuple(FLOORS) + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
-
-
-def blind_floors(floors: Container[str]) -> tuple[str, ...]:
-    """Return those of some guesses by name that are blind."""
-    return tuple(name for name in FLOORS if name in floors)
 
 
 def _classes(truth: Truth, n_guesses: int) -> list[int]:

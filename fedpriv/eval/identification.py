@@ -33,15 +33,10 @@ def identify(guesses: Tensor, truth: Truth) -> tuple[float, int] | None:
     nearest image. The rule treats members and decoys alike and does not ask which guess is the member's, so that without
     the upload each of them is found equally often.
 
-    Members with fewer than :data:`fedpriv.sources.truth.ENOUGH_DECOYS` decoys have no part in it.
-
-    Args:
-        guesses: ``(M, c, h, w)`` finite images in [0, 1].
-        truth: the target; its pool holds the decoys.
-
-    Returns:
-        The share of members re-identified, by weight, and the least number of decoys that one had; None where no member has
-        enough. A tie counts as one over the number of images tied.
+    Guesses are ``(M, c, h, w)`` in [0, 1], finite; the pool of the truth holds the decoys. Returned are the share of members
+    re-identified, by weight, and the least number of decoys that one had. Members with fewer than
+    :data:`fedpriv.sources.truth.ENOUGH_DECOYS` have no part in it; None where none has enough. A tie counts as one over the
+    number of images tied.
     """
     current = squared_errors(guesses, truth.members)
     weights = truth.weights.double()

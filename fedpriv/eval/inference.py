@@ -3,41 +3,31 @@
 Of classes, every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area
 under the ROC curve and the true-positive rate at 1 % false positives, with intervals over clients. Beside them
 stand the same from another client's upload, and from the number of classes alone, which says much about a client of two
-classes without any look at its vectors. Where class shares themselves are estimated, their distance from the true ones
-stands beside those of guesses that do without the client's own upload.
+classes without any look at its vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
 from fedpriv.attacks.inputs.targets import Said
 from fedpriv.eval import membership
 from fedpriv.eval.floors import SHUFFLED
 from fedpriv.eval.inference_case import CHANCE, Answers, InferenceCase, Ranked, named_classes
-from fedpriv.eval.intervals import Values, clustered
-from fedpriv.eval.records import InferenceResult, PropertyRecord, Provenance, Rate, Seconds, ShareDistances
+from fedpriv.eval.intervals import Values
+from fedpriv.eval.records import InferenceResult, PropertyRecord, Provenance, Seconds
 from fedpriv.util.errors import UserError
 
 CLASSES_ALONE, HOLDERS = "number of classes", "classes and their holders"
 """Guesses that need no look at vectors: by how many classes the client names, and by how many clients name each of them."""
 
-EVEN, OTHERS = "equal shares", "mean of the others"
-"""Guesses at the class shares of a client."""
-
 
 def check(inference: Inference, case: InferenceCase) -> None:
-    """Find out before anything is computed whether there is something to ask, and to tell apart.
-
-    Raises:
-        UserError: where there is not.
-    """
+    """Check before anything is computed that there is something to ask, and to tell apart; else a UserError."""
     if inference.asks == "images":
         membership.trials_for(inference, case)
     else:
@@ -99,43 +89,9 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
         n_yes=int(sum(answer.sum() for answer in answers)),
         shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against({SHUFFLED: shuffled, **guesses}, ("property",), HOLDERS if named else CHANCE),
-        shares=_shares(result.shares, case.counts(problem), said, about),
         classes=named_classes(said, case.truth),
         cost=Seconds(seconds=result.seconds),
     )
-
-
-def _shares(
-    values: Mapping[int, Tensor], counts: Mapping[int, Tensor], lines: Mapping[int, Said], about: Provenance
-) -> ShareDistances | None:
-    """Return the distances of estimated shares, and of what needs no look at the client's own upload."""
-    if len(values) < 2:
-        return None
-    clients = list(values)
-    units = [about.unit_of(client) for client in clients]
-    wanted = torch.stack([counts[client].double() for client in clients])
-    wanted = wanted / wanted.sum(1, keepdim=True)
-    estimated = torch.stack([values[client] for client in clients])
-
-    def distance(guess: Tensor) -> Rate:
-        apart = clustered(((guess - wanted).abs().sum(1) / 2).numpy(), units, "share")
-        return Rate(value=apart.mean, ci95=apart.interval())
-
-    others = (estimated.sum(0) - estimated) / (len(clients) - 1)
-    guesses = {
-        EVEN: torch.stack([_equal(lines[client].classes, wanted.shape[1]) for client in clients]),
-        OTHERS: others,
-        SHUFFLED: estimated.roll(-1, 0),
-    }
-    return ShareDistances(
-        estimated=distance(estimated), guesses={name: distance(guess) for name, guess in guesses.items()}
-    )
-
-
-def _equal(classes: Sequence[int] | None, n_classes: int) -> Tensor:
-    result = torch.zeros(n_classes, dtype=torch.float64)
-    result[list(range(n_classes)) if classes is None else list(classes)] = 1
-    return result / result.sum()
 
 
 def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:

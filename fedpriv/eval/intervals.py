@@ -50,21 +50,13 @@ SAME = 1e-12
 
 @dataclass(frozen=True)
 class Clustered:
-    """Values of clusters, and where their weighted mean may lie.
+    """Values of clusters, and where their weighted mean may lie."""
 
-    Attributes:
-        values: ``(n,)`` finite numbers, n >= 1.
-        position: ``(n,)`` the cluster of each, counted from 0.
-        weights: ``(n,)`` summing to one.
-        kind: what the values are.
-        guess: of differences, the guess's share where it is the same for all values; None where it differs.
-    """
-
-    values: Values
-    position: NDArray[np.int64]
-    weights: Values
+    values: Values  # (n,) finite, n >= 1
+    position: NDArray[np.int64]  # (n,) the cluster of each, counted from 0
+    weights: Values  # (n,) summing to one
     kind: Kind
-    guess: float | None = None
+    guess: float | None = None  # of differences, the guess's share where it is the same for all values
 
     @cached_property
     def mean(self) -> float:
@@ -115,17 +107,13 @@ class Clustered:
         if self.kind == "difference":
             if self.guess is None:
                 return self._of_two_shares(tail)
-            low, high = self._own_share.limits(tail)
+            low, high = self._share(self.values + self.guess).limits(tail)
             return low - self.guess, high - self.guess
         half = float(stdtrit(self.degrees, 1 - tail)) * self.error
         return self.mean - half, self.mean + half
 
     def _share(self, values: Values) -> Clustered:
         return Clustered(values, self.position, self.weights, "share")
-
-    @cached_property
-    def _own_share(self) -> Clustered:
-        return self._share(self.values + (self.guess or 0.0))
 
     @cached_property
     def _sides(self) -> tuple[Clustered, Clustered, float]:
@@ -204,14 +192,8 @@ def clustered(
     weights: Values | None = None,
     guess: float | None = None,
 ) -> Clustered:
-    """Take n finite values together with the clusters (clients) that they stem from, and their weights (None: equal).
-
-    Raises:
-        ValueError: where there are not as many of each.
-    """
+    """Take n finite values together with the n clusters (clients) that they stem from, and their weights (None: equal)."""
     data = np.asarray(values, dtype=np.float64)
-    if len(data) != len(clusters):
-        raise ValueError(f"{len(data)} values but {len(clusters)} cluster numbers")
     position = np.unique(np.asarray(clusters), return_inverse=True)[1]
     even = np.full(len(data), 1 / len(data)) if weights is None else weights / weights.sum()
     return Clustered(data, position, even, kind, guess)
@@ -235,17 +217,9 @@ def compare(
     weights: Values | None = None,
     guess: float | None = None,
 ) -> Comparison:
-    """Paired differences between an attack and the baseline, summed up.
+    """Sum up n paired differences (at least one, finite) between an attack and the baseline, positive where it is better.
 
-    Args:
-        values: n finite differences, positive where the attack is better; at least one.
-        clusters: n cluster numbers (clients).
-        measure: the quantity compared.
-        against: the baseline by name.
-        least: the least effect that counts.
-        stratum: the targets compared.
-        weights: see :func:`clustered`.
-        guess: see :func:`clustered`.
+    Clusters, weights and ``guess`` as of :func:`clustered`, the others as of :class:`fedpriv.eval.records.Comparison`.
     """
     result = clustered(values, clusters, KINDS.get(measure, "difference"), weights, guess)
     return Comparison(
@@ -279,17 +253,11 @@ def against_guesses(
     leaks that are there. Yet a leak is above each of them: the p-value is the largest over all guesses. Without a name the
     baseline is the strongest, and the p-value its own.
 
-    Args:
-        gains: by guess ``(n,)`` differences, positive where the attack is better.
-        named: one of them.
-        clusters: n cluster numbers (clients).
-        measure: the quantity compared.
-        least: the least effect that counts; or by guess.
-        stratum: the targets compared.
-        weights: see :func:`clustered`.
-        shares: of guesses whose share is the same for all values.
+    ``gains`` are by guess ``(n,)`` differences, positive where the attack is better, ``least`` the least effect that counts,
+    or that by guess, and ``shares`` those of guesses whose share is the same for all values; the others as of
+    :func:`compare`.
     """
-    kind, others = KINDS.get(measure, "difference"), dict(gains)
+    others = dict(gains)
     if named is not None:
         apart = {
             name: clustered(gains[named] - gain, clusters, weights=weights).p_value(0.0) for name, gain in gains.items()
@@ -308,7 +276,7 @@ def against_guesses(
         guess=(shares or {}).get(best),
     )
     for name, gain in gains.items() if named is not None and result.p_value is not None else ():
-        other = clustered(gain, clusters, kind, weights)
+        other = clustered(gain, clusters, KINDS.get(measure, "difference"), weights)
         p_value = other.p_value(result.least) or 0.0
         if result.mean is not None and other.mean < result.mean and p_value > (result.p_value or 0.0):
             result = result.model_copy(update={"p_value": p_value, "beside": name})
@@ -376,13 +344,9 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over this record's targets, with intervals over its clients.
+    """Means over this record's targets, with intervals over its clients."""
 
-    Attributes:
-        units: ``T`` numbers of independent units (clients, or declared groups of them), the clusters of intervals.
-    """
-
-    units: tuple[int, ...]
+    units: tuple[int, ...]  # of each target the number of its client, or declared group: the clusters of intervals
 
     def summary(self, values: Sequence[float] | Values) -> Summary:
         """Return one value a target, summed up; where some are not finite, there is no mean."""
@@ -424,12 +388,8 @@ class Means:
     ) -> tuple[Comparison, ...]:
         """Compare with the baseline (:func:`against_guesses`) over all targets, and those of one image and of several.
 
-        Args:
-            gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
-            measure: the quantity compared.
-            least: the least effect that counts; or by guess one a target, whose mean counts.
-            strata: of each of the T targets, one of :data:`fedpriv.eval.records.ESTIMANDS`; apart where there are both.
-            named: the guess that is the baseline, unless another is surely stronger; None for the strongest.
+        ``least`` is the same for all, or by guess one a target, whose mean counts; ``strata`` are of each target one of
+        :data:`fedpriv.eval.records.ESTIMANDS`, apart where there are both. Nothing is compared without a guess.
         """
         if not gains or not self.units:
             return ()

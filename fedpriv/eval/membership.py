@@ -86,11 +86,7 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
 
 
 def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
-    """Return the candidates of every client that has some.
-
-    Raises:
-        UserError: when no client has both members and non-members.
-    """
+    """Return the candidates of every client that has some; a UserError when none has both members and non-members."""
     drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
     trials = [trial for trial in drawn if len(trial.member)]
     if not trials:
@@ -226,11 +222,7 @@ BASELINES: tuple[tuple[Kinds, str, Score], ...] = (
 
 
 def baseline_scores(problem: InferenceProblem) -> tuple[str, Mapping[int, Tensor]]:
-    """Return the name of the baseline and each client's scores; no scores where chance is the baseline.
-
-    Args:
-        problem: what the attack is handed, with candidates.
-    """
+    """Return the name of the baseline and each client's scores; no scores where chance is the baseline."""
     for kinds, name, score in BASELINES:
         if problem.kind is not None and problem.kind in kinds:
             results = {client: score(problem, candidate) for client, candidate in problem.candidates.items()}

@@ -1,7 +1,7 @@
 """Likeness of two images, or two vectors; and one guesser scored at every target: attack, control and each baseline alike.
 
 Every image measure takes ``(images (n, c, h, w), truth (n, c, h, w))`` in [0, 1] and gives ``(n,)``; images are clamped
-to [0, 1] first. Means come last, and elsewhere.
+to [0, 1] first. Other shapes are a UserError. Means come last, and elsewhere.
 
 The score of a target that several images went into is the expected PSNR: the mean over its members, by their weights, of
 the PSNR between each and the guess assigned to it. One guess is compared with every member; with M guesses the assignment
@@ -54,19 +54,10 @@ def psnr_of_mse(error: Tensor) -> Tensor:
     return -10 * error.clamp_min(_SMALLEST_MSE).log10()
 
 
-def mse(images: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean squared error of each image on [0, 1], over all channels and pixels. Shape ``(n,)``, float64.
-
-    Raises:
-        UserError: when the shapes differ or are not ``(n, c, h, w)``.
-    """
-    left, right = _pair(images, truth)
-    return (left - right).square().mean(dim=(1, 2, 3))
-
-
 def psnr(images: Tensor, truth: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio of each image in dB, peak 1, at most 100. Shape ``(n,)``."""
-    return psnr_of_mse(mse(images, truth))
+    """Return the peak signal-to-noise ratio of each image in dB, peak 1, at most 100. Shape ``(n,)``, float64."""
+    left, right = _pair(images, truth)
+    return psnr_of_mse((left - right).square().mean(dim=(1, 2, 3)))
 
 
 # ---------------------------------------------------------------- structural similarity
@@ -83,10 +74,8 @@ def ssim(images: Tensor, truth: Tensor) -> Tensor:
 
     Gaussian window 11 x 11 with sigma 1.5 and data range 1; where a side is under 11, a uniform window 7 x 7. Only
     windows that lie wholly inside the image count, as in the paper and in scikit-image. Windows are filtered as two banded
-    matrices in double precision, thirty times faster than torchmetrics, which is off by up to 0.02.
-
-    Raises:
-        UserError: when the shapes differ, or a side is under 7 (see :func:`ssim_unavailable`).
+    matrices in double precision, thirty times faster than torchmetrics, which is off by up to 0.02. A side under 7 is a
+    UserError (:func:`ssim_unavailable`).
     """
     left, right = _pair(images, truth)
     reason = ssim_unavailable(tuple(images.shape))
@@ -147,10 +136,8 @@ def lpips_unavailable() -> str | None:
 def lpips(images: Tensor, truth: Tensor) -> Tensor:
     """Return the learned perceptual distance of each image, >= 0. Shape ``(n,)``.
 
-    Grey images are repeated to three channels; sides under 64 are enlarged (bilinear) to 64.
-
-    Raises:
-        UserError: when the shapes differ, or the backbone's weights are not on this disk.
+    Grey images are repeated to three channels; sides under 64 are enlarged (bilinear) to 64. Without the backbone's weights
+    on this disk it is a UserError.
     """
     left, right = _pair(images, truth)
     net = lpips_backbone()

@@ -54,15 +54,12 @@ _HALVES = ((torch.bfloat16, 2.0**-8, 0.0), (torch.float16, 2.0**-11, 2.0**-25))
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounding of an upload: the half precision that its values came in (bfloat16 too where in none), and roundoffs.
-
-    ``weights`` is that of uploaded weights, of which attacks take the difference.
-    """
+    """Rounding of an upload: the half precision that its values came in (bfloat16 too where in none), and roundoffs."""
 
     half: torch.dtype = torch.bfloat16
     values: float = 0.0
     smallest: float = 0.0
-    weights: float = 2.0**-24
+    weights: float = 2.0**-24  # of uploaded weights, of which attacks take the difference
 
     def of_computing(self, made: Tensor, in_half: Tensor) -> float:
         """Return the relative error of a client that computes in half precision where it sends that, else in TF32."""
@@ -83,17 +80,13 @@ def rounding_of(tensors: Sequence[Tensor]) -> Rounding:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One client's upload beside what its true images give.
-
-    ``error`` is the norm of the difference over the larger norm, ``allowed`` the largest that rounding or an unknown order
-    explains, ``factor`` by which the upload is larger, ``cause`` what a difference looks like.
-    """
+    """One client's upload beside what its true images give."""
 
     cosine: float
-    error: float
-    allowed: float
-    factor: float
-    cause: Cause
+    error: float  # norm of the difference over the larger norm
+    allowed: float  # the largest error that rounding or an unknown order explains
+    factor: float  # by which the upload is larger
+    cause: Cause  # what a difference looks like
 
     @property
     def differs(self) -> bool:
@@ -106,10 +99,8 @@ def agreement(
 ) -> Agreement:
     """Return the agreement of an upload with what the truth gives.
 
-    ``lost`` and ``spread`` are relative errors from rounding elsewhere and from orders that are not known.
-
-    Raises:
-        UserError: where rounding or orders may make much of the upload, or what the truth gives is zero or not finite.
+    ``lost`` and ``spread`` are relative errors from rounding elsewhere and from orders that are not known. Where rounding
+    or orders may make much of the upload, or what the truth gives is zero or not finite, it is a UserError.
     """
     sent, made = upload.detach().double().flatten().cpu(), replayed.detach().double().flatten().cpu()
     size, length = float(sent.norm()), float(made.norm())
@@ -167,9 +158,7 @@ def steps_agreement(
     """Return the agreement of uploaded weights with SGD steps on the true images, in order; else in other orders.
 
     ``batch`` are images ``(n, c, h, w)`` of all steps and their classes; ``head`` is private, behind an uploaded extractor.
-
-    Raises:
-        UserError: where it cannot be told.
+    A UserError where it cannot be told.
     """
     step = local_step(seen, model, facts.learning_rate, device, head)
     with torch.random.fork_rng(devices=[]):  # a network may draw numbers though it should not
@@ -244,11 +233,7 @@ def _sum_of_gradients(
 
 
 def _orders(images: Tensor) -> list[Tensor]:
-    """Return orders of the images of several steps, each pass over the client's images shuffled by itself.
-
-    Raises:
-        UserError: where too many images went through the steps.
-    """
+    """Return orders of the images of several steps, each pass over the client's images shuffled by itself."""
     count = len(images)
     number = min(ORDERS, MOST_IMAGES // count)
     if number < FEWEST_ORDERS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -22,7 +21,6 @@ SCORING_VERSION = 11
 
 Measure = Literal[
     "images",
-    "beyond_3db",
     "identified",
     "vectors",
     "vectors_identified",
@@ -31,9 +29,9 @@ Measure = Literal[
     "property",
     "accuracy",
 ]
-"""Quantities compared with a baseline: PSNR of images, images 3 dB above it, images re-identified among decoys, the error
-of recovered vectors, vectors nearest to their own, areas under the curve of membership and of a
-property, members found at 1 % false positives; and of no attack, accuracy beside that without any exchange."""
+"""Quantities compared with a baseline: PSNR of images, images re-identified among decoys, the error of recovered vectors,
+vectors nearest to their own, areas under the curve of membership and of a property, members found at 1 % false positives;
+and of no attack, accuracy beside that without any exchange."""
 
 SHUFFLED = "shuffled"
 
@@ -99,20 +97,15 @@ class Estimate(Record):
 
 
 class Summary(Estimate):
-    """One value a target, summed up.
+    """One value a target, summed up."""
 
-    Attributes:
-        median, sd: of the values; sd divides by n - 1. None where some value is not finite, sd also for one value.
-        per_target: the values, None for one that is not finite; None where the measure is not of single targets.
-        guesses: means of guesses by the same measure, and of the control; None where some value is not finite.
-        not_measured: why there are no values, or empty.
-    """
-
-    median: FiniteFloat | None
-    sd: FiniteFloat | None
-    per_target: tuple[FiniteFloat | None, ...] | None
-    guesses: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)
-    not_measured: str = ""
+    median: FiniteFloat | None  # None where some value is not finite
+    sd: FiniteFloat | None  # divides by n - 1; None for one value too
+    per_target: (
+        tuple[FiniteFloat | None, ...] | None
+    )  # None for a value that is not finite, or a measure of all targets
+    guesses: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)  # means of guesses, and of the control
+    not_measured: str = ""  # why there are no values
 
     @classmethod
     def nothing(cls, reason: str, **others: object) -> Self:
@@ -133,26 +126,16 @@ class Comparison(Estimate):
     """A paired difference, target by target, between an attack and the baseline; positive where the attack is better.
 
     Every claim that a page makes rests on one of these, so that a page knows how many it makes.
-
-    Attributes:
-        measure: the quantity compared.
-        stratum: targets by how many images went into each, or ``all``.
-        against: the guess that is the baseline, by name.
-        n_clients: independent units over which the interval goes.
-        least: the least effect that counts, in the unit of the mean.
-        p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
-        degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
-        beside: the guess that the p-value is of, where that is harder to beat than ``against``; else empty.
     """
 
     measure: Measure
-    stratum: str
-    against: str
-    n_clients: int
-    least: FiniteFloat
-    p_value: FiniteFloat | None
-    degrees: FiniteFloat | None = None
-    beside: str = ""
+    stratum: str  # targets by how many images went into each, or ``all``
+    against: str  # the guess that is the baseline
+    n_clients: int  # independent units over which the interval goes
+    least: FiniteFloat  # effect that counts, in the unit of the mean
+    p_value: FiniteFloat | None  # one-sided, of a difference no larger than that; None for fewer than two units
+    degrees: FiniteFloat | None = None  # of freedom of the interval, by which seeds are combined; likewise
+    beside: str = ""  # the guess that the p-value is of, where that is harder to beat
 
 
 # ---------------------------------------------------------------- provenance
@@ -168,15 +151,11 @@ class Stage(Record):
 
 
 class Reach(Record):
-    """One of the settings (``1``, ``4``, ``8x1``, ``epoch``) of a sweep over the local work behind the upload.
+    """One of the settings of a sweep over the local work behind the upload; an image used twice is counted twice."""
 
-    ``label`` is the same in a few words; ``steps`` and ``images`` are of the client that took most, an image used twice
-    counted twice.
-    """
-
-    setting: str
-    label: str
-    steps: int
+    setting: str  # ``1``, ``4``, ``8x1``, ``epoch``
+    label: str  # the same in a few words
+    steps: int  # of the client that took most
     images: int
 
 
@@ -194,30 +173,18 @@ with batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: cl
 
 
 class Premise(Record):
-    """Agreement of uploads with what the clients' true images give by the computation that attacks assume.
+    """Agreement of uploads with what the clients' true images give by the computation that attacks assume."""
 
-    Attributes:
-        status: ``differs`` where most clients' do, or one's grossly; ``defense`` where clients are said to change uploads.
-        cause: of a difference.
-        optimiser: that clients are said to have used, for ``optimiser``.
-        why: of the first client that could not be checked, or empty.
-        cosine, relative_error, factor: between upload and what the truth gives, median over clients that differ, where none
-            does over all; the error is over the larger norm. None where no client was checked.
-        worst: the largest error of a client.
-        allowed: the largest error that rounding, or orders of images that are not known, explain.
-        n_clients, n_differ: clients that were checked, and those that differ.
-    """
-
-    status: Literal["agrees", "differs", "not checkable", "defense"]
-    cause: Cause = ""
-    optimiser: str = ""
-    why: str = ""
-    cosine: FiniteFloat | None = None
-    relative_error: FiniteFloat | None = None
-    worst: FiniteFloat | None = None
-    allowed: FiniteFloat | None = None
-    factor: FiniteFloat | None = None
-    n_clients: int = 0
+    status: Literal["agrees", "differs", "not checkable", "defense"]  # differs: most clients' do, or one's grossly
+    cause: Cause = ""  # of a difference
+    optimiser: str = ""  # that clients are said to have used, where that is the cause
+    why: str = ""  # of the first client that could not be checked
+    cosine: FiniteFloat | None = None  # median over clients that differ, or where none does over all
+    relative_error: FiniteFloat | None = None  # likewise, over the larger norm
+    worst: FiniteFloat | None = None  # error of a client
+    allowed: FiniteFloat | None = None  # error that rounding, or an unknown order of images, explains
+    factor: FiniteFloat | None = None  # by which the upload is larger, likewise a median
+    n_clients: int = 0  # that were checked
     n_differ: int = 0
 
 
@@ -237,15 +204,12 @@ class Planted(Estimate):
 
 
 class Able(Record):
-    """Evidence that an attack finds what is there.
+    """Evidence that an attack finds what is there."""
 
-    Attributes:
-        planted: its positive control; None where there is none for its kind of upload, or it was not run.
-        reached: share of targets for which its objective is no worse than the truth's own; None without an objective.
-    """
-
-    planted: Planted | None = None
-    reached: FiniteFloat | None = None
+    planted: Planted | None = None  # its positive control; None where its kind of upload has none, or it was not run
+    reached: FiniteFloat | None = (
+        None  # share of targets whose objective is no worse than the truth's own, if it has one
+    )
 
     @property
     def passes(self) -> bool:
@@ -258,47 +222,28 @@ Units = Literal["clients", "groups"]
 
 
 class Provenance(Record):
-    """Provenance of a result.
-
-    Attributes:
-        target: kind of upload.
-        attack, attack_version: registry name, and the version of what it does.
-        method, dataset: names; a folder of images goes by its own.
-        knowledge: the threat model.
-        seed: of the attack and its scoring.
-        stage, reach: that was attacked, or None.
-        groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
-        premise: of uploads that were made elsewhere; None of runs of fedpriv itself, which compute what attacks assume.
-        options: of the attack.
-        run: configuration of the attacked run; None for uploads that were made elsewhere.
-        images: in words, what was done to how many images of its data set so that all have one shape; empty for nothing.
-        defenses: of the run, in the order in which they are applied.
-        command: that does the same again, or empty.
-        labels: what the study that holds the result calls it; None outside studies.
-        planted: the positive control, or None.
-        accuracy: over all test images after local training in the attacked round; None where it is not known.
-    """
+    """Provenance of a result."""
 
     version: Literal[5] = RECORD_VERSION
-    target: str
-    attack: str
-    attack_version: int = 1
+    target: str  # kind of upload
+    attack: str  # registry name
+    attack_version: int = 1  # of what it does
     method: str
-    dataset: str
+    dataset: str  # a folder of images goes by its own name
     knowledge: ThreatModel
-    seed: int
-    stage: Stage | None = None
+    seed: int  # of the attack and its scoring
+    stage: Stage | None = None  # that was attacked, if some
     reach: Reach | None = None
-    groups: Mapping[int, int] = Field(default_factory=dict)
-    premise: Premise | None = None
-    options: Mapping[str, JsonValue] = Field(default_factory=dict)
-    run: RunConfig | None = None
-    images: str = ""
-    defenses: tuple[DefenseFacts, ...] = ()
-    command: str = ""
-    labels: Labels | None = None
-    planted: Planted | None = None
-    accuracy: FiniteFloat | None = None
+    groups: Mapping[int, int] = Field(default_factory=dict)  # client -> its independent unit, where several are one
+    premise: Premise | None = None  # of uploads that were made elsewhere; runs of fedpriv compute what attacks assume
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)  # of the attack
+    run: RunConfig | None = None  # that was attacked; None for uploads that were made elsewhere
+    images: str = ""  # what was done to how many images of the data set so that all have one shape, in words
+    defenses: tuple[DefenseFacts, ...] = ()  # of the run, in the order in which they are applied
+    command: str = ""  # that does the same again
+    labels: Labels | None = None  # what the study that holds the result calls it
+    planted: Planted | None = None  # the positive control
+    accuracy: FiniteFloat | None = None  # over all test images after local training in the attacked round, where known
 
     @property
     def units(self) -> Units:
@@ -336,21 +281,13 @@ class Provenance(Record):
 
 
 class About(Provenance):
-    """``about.json``: how a reconstruction was made.
-
-    Attributes:
-        run_accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
-        device: where the attack computed.
-        files: SHA-256 of the files beside it.
-        redacted: the rule by which images were kept out of the files beside it.
-    """
+    """``about.json``: how a reconstruction was made."""
 
     kind: Literal["about"] = "about"
-    run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)
+    run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)  # by moment, with the name of a predictor
     communication: Communication | None = None
-    device: str = ""
-    files: Mapping[str, str] = Field(default_factory=dict)
-    redacted: Literal["none", "blur", "omit"] = "none"
+    files: Mapping[str, str] = Field(default_factory=dict)  # SHA-256 of those beside it
+    redacted: Literal["none", "blur", "omit"] = "none"  # the rule by which images were kept out of these
 
 
 # ---------------------------------------------------------------- reconstructions
@@ -360,18 +297,12 @@ class Identification(Summary):
     """Share of images re-identified among decoys of their class, or of vectors that are nearest to their own.
 
     There is one value a target, None where an image had fewer than ten decoys.
-
-    Attributes:
-        chance, chance_of: what the baseline reaches on the very targets, and which that is: of vectors without a guess
-            ``vectors``, one over the number of the client's; None for no target.
-        decoys: how many images had, of all targets; empty for vectors.
-        n_left_out: targets without enough decoys.
     """
 
-    chance: FiniteFloat | None = None
-    chance_of: str | None = None
-    decoys: tuple[int, ...] = ()
-    n_left_out: int = 0
+    chance: FiniteFloat | None = None  # what the baseline reaches on the very targets
+    chance_of: str | None = None  # which that is; of vectors without a guess ``vectors``, one over the client's number
+    decoys: tuple[int, ...] = ()  # how many images had; none for vectors
+    n_left_out: int = 0  # targets without enough decoys
 
 
 class ImageMeasures(Record):
@@ -387,18 +318,14 @@ class ImageMeasures(Record):
 class Metrics(ImageMeasures):
     """Of an attack. None where a measure does not apply: no vectors or labels were recovered.
 
-    Attributes:
-        expected_error: the relative error that the attack itself expects, of its own uncertainty; None where it says none.
-        feature_identification: by Euclidean distance.
-        direction_identification: by the direction in which a vector differs from the mean of the client's: estimates that
-            shrink look like that mean, and are nearest to the wrong one though they point the right way.
+    ``direction_identification`` goes by the direction in which a vector differs from the mean of the client's: estimates
+    that shrink look like that mean, and are nearest to the wrong one though they point the right way.
     """
 
     identification_top1: Identification
     relative_error: Summary | None = None
-    expected_error: Summary | None = None
     cosine: Summary | None = None
-    feature_identification: Identification | None = None
+    feature_identification: Identification | None = None  # by Euclidean distance
     direction_identification: Identification | None = None
     label_accuracy: FiniteSummary | None = None
 
@@ -423,29 +350,17 @@ class Fit(Record):
 
 
 class Target(Record):
-    """One target.
-
-    Attributes:
-        round, client, index, label: which it is; the label is -1 where none was said.
-        n_c: how many images went into it.
-        psnr_db, floor_psnr_db: of the attack, and of the baseline.
-        objective: of the chosen restart; None where it is not finite.
-        converged: by the attack's own rule.
-        fit: how well images explain the upload; None where nothing leads from images to uploads.
-        diverged: it was not finite, and counts as black.
-    """
+    """One target."""
 
     round: int
     client: int
     index: int
-    label: int
-    n_c: int
+    label: int  # -1 where none was said
+    n_c: int  # images that went into it
     psnr_db: FiniteFloat
-    floor_psnr_db: FiniteFloat
-    objective: FiniteFloat | None
-    converged: bool
-    fit: Fit | None = None
-    diverged: bool
+    floor_psnr_db: FiniteFloat  # of the baseline
+    converged: bool  # by the attack's own rule
+    fit: Fit | None = None  # how well images explain the upload; None where nothing leads from images to uploads
 
     @property
     def reached(self) -> bool:
@@ -468,38 +383,22 @@ class ControlResult(Record):
 
 
 class ReconstructionRecord(Provenance):
-    """``metrics.json``.
-
-    Attributes:
-        n_clients: independent units (clients, or declared groups); intervals go over units.
-        n_diverged: targets with images that are not finite.
-        headline: the rule behind ``psnr_db``.
-        floors: guesses by name: blind ones, what the upload picks among these, the control; ``lpips`` of the baseline alone.
-        advantage_db: above the strongest of them.
-        comparisons: with the baseline, by measure and stratum; what verdicts rest on.
-        cost: of the attack without its control.
-        versions: of the packages that scored, and the network behind ``lpips``.
-    """
+    """``metrics.json``."""
 
     kind: Literal["reconstruction"] = "reconstruction"
     scoring_version: int = SCORING_VERSION
     n_targets: int
-    n_clients: int
-    n_diverged: int
-    headline: str
+    n_clients: int  # independent units, over which intervals go
+    n_diverged: int  # targets with images that are not finite
+    headline: str  # the rule behind ``psnr_db``
     metrics: Metrics
-    floors: Mapping[str, ImageMeasures]
-    advantage_db: Advantage
-    comparisons: tuple[Comparison, ...]
+    floors: Mapping[str, ImageMeasures]  # blind guesses, the upload's choice, the control; LPIPS of the baseline alone
+    advantage_db: Advantage  # above the strongest of them
+    comparisons: tuple[Comparison, ...]  # with the baseline, by measure and stratum; what verdicts rest on
     targets: tuple[Target, ...]
     control: ControlResult
-    cost: Cost
-    versions: Mapping[str, str]
-
-    @property
-    def converged_share(self) -> float:
-        """Share of targets that met the attack's own convergence rule, in [0, 1]."""
-        return sum(row.converged for row in self.targets) / len(self.targets)
+    cost: Cost  # without the control
+    versions: Mapping[str, str]  # of the packages that scored, and the network behind LPIPS
 
     def of(self, stratum: str) -> list[Target]:
         """Return the targets of a stratum of comparisons, or ``all``."""
@@ -511,12 +410,6 @@ class ReconstructionRecord(Provenance):
         measured = bool(rows) and any(row.fit is not None for row in rows)
         reached = sum(row.reached for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
-
-    @property
-    def objective_median(self) -> float | None:
-        """Median over targets of the final objective of the chosen restart; None where none is finite."""
-        finite = [row.objective for row in self.targets if row.objective is not None]
-        return statistics.median(finite) if finite else None
 
 
 # ---------------------------------------------------------------- inferences
@@ -593,29 +486,17 @@ class Baseline(Record):
 class MembershipRecord(InferenceRecord):
     """``membership.json``.
 
-    Attributes:
-        n_candidates, n_nonmembers: over all clients.
-        nonmembers: ``held_out``, each client's own held-out images; or ``others``, images of others: then no leak is
-            claimed, for a client may be told by how its images look.
-        baseline: what is reached without the upload; None where no network is assumed to be known.
-        strata: by how many images of the class the client holds.
-        classes: None where uploads name no classes.
+    Non-members are each client's own ``held_out`` images; or those of ``others``: then no leak is claimed, for a client may
+    be told by how its images look.
     """
 
     kind: Literal["membership"] = "membership"
-    n_candidates: int
+    n_candidates: int  # over all clients
     n_nonmembers: int
     nonmembers: Literal["held_out", "others"] = "others"
-    baseline: Baseline | None = None
-    strata: Mapping[str, StratumArea]
-    classes: NamedClasses | None
-
-
-class ShareDistances(Record):
-    """Total variation of estimated class shares from true ones, mean over clients, and of guesses without the upload."""
-
-    estimated: Rate
-    guesses: Mapping[str, Rate]
+    baseline: Baseline | None = None  # what is reached without the upload; None where no network is assumed to be known
+    strata: Mapping[str, StratumArea]  # by how many images of the class the client holds
+    classes: NamedClasses | None  # None where uploads name none
 
 
 class PropertyRecord(InferenceRecord):
@@ -626,7 +507,6 @@ class PropertyRecord(InferenceRecord):
     learned_from: str
     n_pairs: int
     n_yes: int
-    shares: ShareDistances | None = None
     classes: NamedClasses | None = None
 
 

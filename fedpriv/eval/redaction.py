@@ -34,11 +34,7 @@ BLOCKS, PIXELS = 4, 7
 
 
 def read_rule(value: object, default: str = NONE) -> str:
-    """Return the rule that is asked for; None asks for the default.
-
-    Raises:
-        UserError: for another name.
-    """
+    """Return the rule that is asked for; None asks for the default, another name is a UserError."""
     if value is None:
         return default
     if not isinstance(value, str) or value not in RULES:

@@ -11,7 +11,6 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
@@ -67,20 +66,12 @@ def score(
     seed: int,
     about: About,
 ) -> ReconstructionRecord:
-    """Return the record of one attack.
+    """Return the record of one attack: its reconstruction, and T truths in the order of its T targets.
 
-    Args:
-        reconstruction: what the attack returned, T targets.
-        truths: T truths in the same order.
-        shuffled: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
-        seed: seed of baselines and decoys.
-        about: how the reconstruction was made.
-
-    Raises:
-        UserError: when numbers of targets or image shapes do not match.
+    ``shuffled`` is the same attack on other clients' uploads, rows aligned with the targets, None where it was not run;
+    ``seed`` that of baselines. Numbers of targets or shapes of images that do not match are a UserError.
     """
     reconstruction = reconstruction.to_cpu()
-    truths = tuple(truths)
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
     means = Means(tuple(about.unit_of(target.client) for target in targets))
@@ -108,7 +99,7 @@ def score(
         **{name: getattr(about, name) for name in Provenance.model_fields} | {"seed": seed},
         n_targets=len(targets),
         n_clients=len(set(means.units)),
-        n_diverged=int(sum(_diverged(reconstruction))),
+        n_diverged=int((~reconstruction.images.isfinite().flatten(1).all(1)).sum()),
         headline="expected PSNR over the images that went into the target, by their weights"
         if several
         else "PSNR of the image itself",
@@ -123,10 +114,6 @@ def score(
         cost=reconstruction.cost,
         versions=versions() | ({} if net is None else {"lpips": net}),
     )
-
-
-def _diverged(reconstruction: Reconstruction) -> list[bool]:
-    return (~reconstruction.images.isfinite().flatten(1).all(1)).tolist()
 
 
 def _with_guesses(
@@ -146,11 +133,7 @@ def planted_advantage(
 ) -> Planted:
     """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
 
-    Args:
-        reconstruction: of T planted targets.
-        truths: T truths in the same order, of one image each.
-        units: T independent units.
-        seed: of the guesses.
+    The T truths are of one image each, in the order of the targets, as are the units; the seed is of the guesses.
     """
     attack, floors = _with_guesses(reconstruction.to_cpu(), truths, seed)
     gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
@@ -231,18 +214,9 @@ def versions() -> dict[str, str]:
 def image_comparisons(
     attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
-    """Compare images with floors: their PSNR, and how many lie 3 dB beyond the strongest floor.
-
-    On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
-    that does so most often.
-    """
-    best, psnr = best_floor(floors), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
-    current = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
-    gains = {name: attack.psnr - theirs for name, theirs in psnr.items()}
-    beyond = {name: current - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best}
-    return means.compare(gains, "images", DECIBELS, strata, named=NAMED) + means.compare(
-        beyond, "beyond_3db", IDENTIFIED, strata
-    )
+    """Compare the PSNR of images with that of floors."""
+    gains = {name: attack.psnr - panel.psnr for name, panel in floors.items() if name != NEAREST}
+    return means.compare(gains, "images", DECIBELS, strata, named=NAMED)
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
@@ -254,7 +228,6 @@ def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
 def _targets(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses
 ) -> tuple[Target, ...]:
-    chosen = reconstruction.objective.gather(1, reconstruction.chosen[:, None])[:, 0].tolist()
     fits = None if reconstruction.fits is None else [list(map(_finite, pair)) for pair in reconstruction.fits.tolist()]
     return tuple(
         Target(
@@ -262,12 +235,10 @@ def _targets(
             n_c=truths[row].n_c,
             psnr_db=float(attack.psnr[row]),
             floor_psnr_db=float(floor.psnr[row]),
-            objective=_finite(chosen[row]),
             converged=bool(reconstruction.converged[row]),
             fit=None if fits is None else Fit(attack=fits[row][0], truth=fits[row][1]),
-            diverged=diverged,
         )
-        for row, (target, diverged) in enumerate(zip(reconstruction.targets, _diverged(reconstruction), strict=True))
+        for row, target in enumerate(reconstruction.targets)
     )
 
 

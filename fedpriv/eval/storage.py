@@ -73,11 +73,7 @@ def write_record(folder: Path, record: AnyRecord) -> None:
 
 
 def read_record(path: Path) -> AnyRecord:
-    """Read and check a record of any kind.
-
-    Raises:
-        UserError: when it is missing, of another version of the format, or a field is wrong; one line that names it.
-    """
+    """Read and check a record of any kind; a UserError names what is missing, of another format, or wrong."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected an object, got {type(values).__name__}")
@@ -110,19 +106,19 @@ def holds_scores(folder: Path) -> bool:
 
 
 def load_scores(folder: Path) -> InferenceResult:
-    """Return the record of such a folder; errors as :func:`read_record`."""
+    """Return the record of such a folder."""
     if (folder / PROPERTY).is_file():
         return _read(folder / PROPERTY, PropertyRecord)
     return _read(folder / MEMBERSHIP, MembershipRecord)
 
 
 def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
-    """Return the record of an audit of a claimed epsilon; errors as :func:`read_record`."""
+    """Return the record of an audit of a claimed epsilon."""
     return _read(folder / PRIVACY_AUDIT, PrivacyAuditRecord)
 
 
 def load_metrics(directory: Path) -> ReconstructionRecord:
-    """Read and check ``metrics.json``; errors as :func:`read_record`."""
+    """Read and check ``metrics.json``."""
     return _read(directory / METRICS, ReconstructionRecord)
 
 
@@ -204,14 +200,9 @@ def load_stored(directory: Path, *, scores: bool = True) -> StoredAttack:
 
 
 def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
-    """Read an attack directory and check all of it.
+    """Read an attack directory and check all of it; a UserError names file and field that are missing, altered or wrong.
 
-    Args:
-        directory: of the attack.
-        scores: read its record too; who makes that anew need not mind what is there.
-
-    Raises:
-        UserError: naming the file and the field that is missing, altered, or of a wrong shape or type.
+    Who makes its ``scores`` anew need not mind what is there.
     """
     from fedpriv.eval.tensors import load_reconstruction, load_truths
 
@@ -236,11 +227,7 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
 
 
 def scored(attack: StoredAttack) -> ReconstructionRecord:
-    """Return the record of an attack.
-
-    Raises:
-        UserError: when it was not scored; the message says how to.
-    """
+    """Return the record of an attack; where it was not scored, a UserError says how to."""
     if attack.metrics is None:
         raise UserError(f"{attack.directory / METRICS}: no such file; run fedpriv score {attack.directory}")
     return attack.metrics

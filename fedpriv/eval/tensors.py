@@ -31,10 +31,9 @@ _TENSORS: dict[str, tuple[int, torch.dtype]] = {
     "converged": (1, torch.bool),
     "features": (2, torch.float32),
     "fits": (2, torch.float64),
-    "distance": (1, torch.float32),
     "directions": (2, torch.float32),
 }
-_OPTIONAL = ("features", "fits", "distance", "directions")
+_OPTIONAL = ("features", "fits", "directions")
 
 
 def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
@@ -46,11 +45,7 @@ def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
 
 
 def load_reconstruction(path: Path) -> Reconstruction:
-    """Read and check a reconstruction. Diverged (non-finite) images are kept: they are a result.
-
-    Raises:
-        UserError: naming the file and the tensor or header field that is wrong.
-    """
+    """Read and check a reconstruction; a UserError names file and field. Diverged images are kept: they are a result."""
     blocks, header = _load(path, "reconstruction")
     try:
         targets = tuple(TargetId(**target) for target in header["targets"])
@@ -126,11 +121,7 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
 
 
 def load_truths(path: Path) -> tuple[Truth, ...]:
-    """Read and check truths.
-
-    Raises:
-        UserError: naming the file, the target and the field that is wrong.
-    """
+    """Read and check truths; a UserError names the file, the target and the field that is wrong."""
     blocks, header = _load(path, "truth")
     made: dict[str, Tensor] = {}
 

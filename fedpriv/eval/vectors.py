@@ -41,10 +41,6 @@ def score_vectors(
         theirs = {guess: float(function(value, true).mean()) for guess, value in guesses.items()}
         beside = {guess: value if np.isfinite(value) else None for guess, value in theirs.items()}
         results[name] = values.model_copy(update={"guesses": beside})
-    if reconstruction.distance is not None:
-        norms = current.double().norm(dim=1)
-        expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
-        results["expected_error"] = means.summary(expected.numpy())
     clients = [target.client for target in reconstruction.targets]
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     alone = (

@@ -43,10 +43,7 @@ TOGETHER = (
 )
 """Said once on a page of answers."""
 
-LEGEND = (
-    "LEAK: the attack beats guessing without the upload. none: it gains at most the bound. "
-    "inconclusive: this run cannot tell. protocol only: the server sees uploads; otherwise also what the column names."
-)
+LEGEND = "LEAK: beats guessing without the upload. none: gains at most the bound. inconclusive: this run cannot tell."
 """Below a table in a terminal."""
 
 NOT_SPREAD = "Leaks of few clients were not tested."

@@ -41,12 +41,12 @@ def capture(
     traces: Mapping[int, Trace],
 ) -> None:
     """Store a round's broadcast, the uploads that answered it, and apart from these what its clients did."""
-    messages = {directory.broadcast_path(round_): message_bytes(broadcast, {"round": round_, "direction": "broadcast"})}
+    stored = {trace_path(directory, round_, k): bytes(save(trace_blocks(trace))) for k, trace in traces.items()}
+    stored[directory.broadcast_path(round_)] = message_bytes(broadcast, {"round": round_, "direction": "broadcast"})
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
-        messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
-    write_all({trace_path(directory, round_, k): bytes(save(trace_blocks(trace))) for k, trace in traces.items()})
-    write_all(messages)
+        stored[directory.upload_path(round_, client)] = message_bytes(upload, about)
+    write_all(stored)
 
 
 def trace_path(run: RunDirectory, round_: int, client: int) -> Path:

@@ -40,7 +40,6 @@ from fedpriv.util.files import (
     read_json,
     read_lines,
     remove,
-    write_bytes,
     write_json,
     write_text,
 )
@@ -302,12 +301,11 @@ class RunDirectory:
         from fedpriv.uploads.messages import message_bytes
 
         folder = self.checkpoint_path(checkpoint.round)
-        server = folder / SERVER
+        broadcast, server = folder / "broadcast.safetensors", folder / SERVER
         clients = self.state_paths(checkpoint.round)
         remove(folder)
-        broadcast = message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1})
-        write_bytes(folder / "broadcast.safetensors", broadcast)
-        with placing([*clients, server]) as temporary:
+        with placing([broadcast, *clients, server]) as temporary:
+            temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
                 shutil.copyfile(state, temporary[path])
             save_state(temporary[server], checkpoint.server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedpriv.util.compute import Numerics
 from fedpriv.util.config import mapping, parse
@@ -316,13 +316,12 @@ def options_by_attack(
 # ---------------------------------------------------------------- adapted to defenses
 
 
-@dataclass(frozen=True)
-class AdaptedSuite:
-    """Attacks, and the options that adapt them."""
+class AdaptedSuite(NamedTuple):
+    """Attacks, the options that adapt them (beneath whatever a user gives), and a line on what was added for a defense."""
 
-    names: tuple[str, ...]  # of attacks, those that run without a defense first
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by attack, beneath whatever a user gives
-    lines: tuple[str, ...] = ()  # one for each defense, on what was added for it
+    names: tuple[str, ...]
+    options: Mapping[str, Mapping[str, Any]]
+    lines: tuple[str, ...]
 
 
 def adapted_suite(
@@ -343,11 +342,13 @@ def adapted_suite(
         for answer in answers_for(facts.answers, target, facts.options):
             fit = [name for name in answer.attacks if name in fitting]
             for name in fit[:1] if not set(fit) & set(chosen) else ():
-                missing = _missing(name, target, rounds, every_extractor=every_extractor)
-                if missing:
-                    lines.append(f"not run: {name}, which is adapted to {facts.label}, takes {missing}")
-                else:
+                needs = ATTACKS.load(name)().requirements_for(target)
+                if needs.min_rounds <= rounds and (every_extractor or not needs.every_extractor):
                     chosen.append(name)
+                    continue
+                behind = ", and the clients' extractors of every one" if needs.every_extractor else ""
+                takes = f"takes uploads of {needs.min_rounds} rounds or more{behind}"
+                lines.append(f"not run: {name}, which is adapted to {facts.label}, {takes}")
             for name in (name for name in fit if name in chosen):
                 known = {spec.name for spec in fields(ATTACKS.load(name))} - set(options.get(name, {}))
                 new = {key: value for key, value in answer.options.items() if key in known}
@@ -357,14 +358,3 @@ def adapted_suite(
         adapted = [*(name for name in chosen[before:] if name not in options), *adapted]
         lines += [f"adapted to {facts.label}: {', '.join(adapted)}"] if adapted else []
     return AdaptedSuite(tuple(chosen), options, tuple(lines))
-
-
-def _missing(name: str, target: str, rounds: int, *, every_extractor: bool) -> str:
-    """Return in words the rounds that an attack takes and that are not at hand, or nothing."""
-    from fedpriv.attacks import ATTACKS
-
-    needs = ATTACKS.load(name)().requirements_for(target)
-    if needs.min_rounds <= rounds and (every_extractor or not needs.every_extractor):
-        return ""
-    behind = ", and the clients' extractors of every one" if needs.every_extractor else ""
-    return f"uploads of {needs.min_rounds} rounds or more{behind}"

@@ -40,7 +40,6 @@ _MEASURES = {
     "lpips": ("LPIPS", "lower leaks more"),
     "identification_top1": ("re-identified among decoys", ""),
     "relative_error": ("relative error of the feature", "lower leaks more"),
-    "expected_error": ("relative error that the attack expects", ""),
     "cosine": ("cosine of the feature", "higher leaks more"),
     "label_accuracy": ("labels recovered", ""),
     "feature_identification": ("feature nearest to its own", ""),
@@ -50,7 +49,6 @@ _MEASURES = {
 
 _COMPARED: dict[Measure, str] = {
     "images": "PSNR (dB)",
-    "beyond_3db": "share of images 3 dB above every baseline",
     "identified": "share re-identified among decoys",
     "vectors": "relative error of recovered vectors",
     "vectors_identified": "share of vectors nearest to their own",
@@ -71,9 +69,7 @@ class Entry:
     picture: str  # its grid as the source of an image, or nothing
     hidden: str  # why there is no picture, of an attack that makes images
     measures: tuple[tuple[str, ...], ...]  # name, mean, median, sd, interval, remark
-    compared: tuple[
-        tuple[str, ...], ...
-    ]  # measure, images behind a target, targets / units, better by, interval, baseline
+    compared: tuple[tuple[str, ...], ...]  # measure, images a target, targets / units, better by, interval, baseline
     command: str  # that does it again
     made: str  # seed, seconds and versions
 
@@ -208,10 +204,6 @@ def _measures(record: Record) -> list[tuple[str, ...]]:
         rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
         for name, area in record.strata.items():
             rows.append(_rate(f"AUC, {name} images of the class", area, f"{area.n}"))
-        return rows
-    if record.shares is not None:
-        rows.append(_rate("class shares, total variation", record.shares.estimated))
-        rows += [_rate("class shares, a guess", rate, name) for name, rate in record.shares.guesses.items()]
     return rows
 
 

@@ -50,16 +50,12 @@ class Point:
     method: str  # registry name
     target: str  # kind of upload
     defense: str  # its label, ``none`` without any
-    answers: Mapping[
-        Endpoint, Answer
-    ]  # the most severe on each endpoint asked, over threat models, estimands and stages
+    answers: Mapping[Endpoint, Answer]  # the most severe on each endpoint, over threat models, estimands and stages
     trained: Spread  # share of all test images classified correctly in the last round, after local training
     received: Spread | None  # the same after the broadcast that follows; None where not recorded
     local: float | None  # ``trained`` of the same clients without any exchange; None where some seed has no such run
     gains: Mapping[str, Comparison | None]  # moment -> accuracy less that without exchange, by seed and client
-    scalars: (
-        Spread  # what a client uploads in a round, in numbers of 32 bits (:func:`fedpriv.reports.labels.upload_size`)
-    )
+    scalars: Spread  # what a client uploads in a round, in numbers of 32 bits
     bytes: Spread  # the same in bytes, everything counted as it is encoded
     seeds: tuple[int, ...]  # of the attacked runs
     unadapted: str = ""  # what adapted to its defenses was not run on it; empty where all was

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.eval.floors import FLOORS, blind_floors, guess
+from fedpriv.eval.floors import FLOORS, guess
 from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
 from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
@@ -67,7 +67,8 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
     values = tuple(_pair_score(current[row], truths[row], score[row], member, several) for row, member in units)
     floors, best = record.floors, record.advantage_db.best_floor
-    blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db.mean)
+    known = [name for name in FLOORS if name in floors]
+    blind = best if best in FLOORS else max(known, key=lambda name: floors[name].psnr_db.mean)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     true = len(names)

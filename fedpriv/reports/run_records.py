@@ -68,9 +68,7 @@ class RunRecord:
     config: RunConfig
     rounds: np.ndarray  # ``(rounds,)`` numbers, from 1, of those that were evaluated; the last of a run always is
     accuracy: Mapping[str, Accuracy]  # by moment, and by moment with ``_NAME`` for every further way to predict
-    traffic: Mapping[
-        tuple[str, str], np.ndarray
-    ]  # by count and unit ``(rounds,)`` sent since the round evaluated before
+    traffic: Mapping[tuple[str, str], np.ndarray]  # by count and unit ``(rounds,)`` since the round evaluated before
     summary: RunSummary = field(repr=False)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,7 +14,6 @@ from fedpriv.util.files import read_json, read_lines
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 FORMAT = 4  # of ``study.json``
-PATIENCE = 3.0  # seconds for which a list that another process replaces meanwhile is read again
 _FAR = {"done": 2, "failed": 1}
 
 _Seconds = Annotated[float, Strict()] | None
@@ -101,7 +99,7 @@ def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
     """Return a line for each cell of a study, also of those that its shards (but ``besides``) are at."""
     rows = {row.cell: row for row in read_list(folder)}
     for account in accounts(folder):
-        for row in () if account in besides else _settled(account):
+        for row in () if account in besides else read_list(account):
             if row.cell in rows and _how_far(row) >= _how_far(rows[row.cell]):
                 rows[row.cell] = row
     return list(rows.values())
@@ -109,17 +107,6 @@ def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
 
 def _how_far(row: Cell) -> tuple[int, int]:
     return _FAR.get(row.status, 0), sum(entry.status in ("done", "left out") for entry in row.attacks)
-
-
-def _settled(account: Path) -> list[Cell]:
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return read_list(account)
-        except UserError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
 
 
 def read_list(folder: Path) -> list[Cell]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +38,12 @@ from fedpriv.sources.messages import (
     settled,
     weights,
 )
+from fedpriv.sources.networks import by_parameter, copied, width_of
 from fedpriv.sources.rehearsal import changes_rows, changes_uploads, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
 from fedpriv.uploads.kinds import FACTORS, LAYERS, NETWORKS, TELLING, UPDATES, VECTORS, WHOLE
-from fedpriv.uploads.payload import Message, Payload, as_tensor, check_plain
+from fedpriv.uploads.payload import Message, Payload, as_tensor
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
@@ -93,7 +92,12 @@ def read_uploads(
     current = _private_images(pictures, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]
     normalise = normalisation(settings.get("normalise"), shape[0])
-    model = None if settings.get("model") is None else _copied("model", settings["model"], device, normalise)
+    notices: list[str] = []
+    model = None if settings.get("model") is None else copied("model", settings["model"], device, notices)
+    if model is not None:
+        normalising(model, normalise)
+        messages = [by_parameter(model, of_round) for of_round in messages]
+        raw = {k: message for of_round in messages for k, message in of_round.items()}
     if model is None and target in NETWORKS:
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
@@ -129,11 +133,7 @@ def read_uploads(
         auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),
         shares={k: _shares(given, len(current[k])) for k, given in _shared("weights", settings, clients).items()},
         extractors=_extractors(
-            extractor,
-            settings.get("earlier_extractors"),
-            rounds,
-            numbers,
-            partial(_copied, device=device, normalise=normalise),
+            extractor, settings.get("earlier_extractors"), rounds, numbers, device, notices, normalise
         ),
         heads=_heads(_shared("head", settings, clients)),
         batches=batches,
@@ -142,6 +142,7 @@ def read_uploads(
         groups=_groups(settings.get("groups"), clients),
         raw=raw,
         held_out=_held_out(settings.get("held_out"), clients, shape, owners, public),
+        notices=tuple(dict.fromkeys(notices)),
         command=f"fedpriv.attack_uploads(..., target={target!r})",
         defenses=tuple(defense_facts(defense) for defense in defenses),
         **{name: settings[name] for name in ("method", "dataset") if name in settings},
@@ -367,24 +368,11 @@ def _n_classes(
         stated += [len(table) for table in tables if table is not None]
         stated += [] if classes is None else [int(classes.max()) + 1]
     if model is not None:
-        stated += [len(value) for value in model.state_dict().values() if value.dim() == 2][-1:]
+        stated.append(width_of("model", model, next(iter(samples.values())).images[:2], "logits (n, C)"))
     return given or max(stated)
 
 
 # ---------------------------------------------------------------- networks
-
-
-def _copied(name: str, network: Any, device: torch.device, normalise: Normalize | None = None) -> nn.Module:
-    """Return a network of images in [0, 1] in evaluation mode that is not the user's, which attacks do not change."""
-    if not isinstance(network, nn.Module):
-        raise UserError(f"{name}: expected a torch.nn.Module, got {type(network).__name__}")
-    for key, value in network.state_dict().items():
-        if isinstance(value, Tensor) and not bool(check_plain(f"{name}: {key}", value).isfinite().all()):
-            raise UserError(f"{name}: {key} holds NaN or infinity; expected finite numbers")
-    try:
-        return normalising(copy.deepcopy(network).to(device).eval().requires_grad_(False), normalise)
-    except Exception as error:  # a network of somebody else raises anything
-        raise UserError(f"{name}: {type(network).__name__} cannot be copied to {device}: {error}") from error
 
 
 def _extractors(
@@ -392,7 +380,9 @@ def _extractors(
     earlier: Any,
     rounds: Sequence[Mapping[int, Any]],
     numbers: Sequence[int],
-    copied: Callable[..., nn.Module],
+    device: torch.device,
+    notices: list[str],
+    normalise: Normalize | None,
 ) -> dict[tuple[int, int], nn.Module]:
     """Return (round, client) -> a copy of the network behind its upload; of one network for several, one copy."""
     before = [None] * (len(rounds) - 1) if earlier is None else earlier
@@ -409,7 +399,8 @@ def _extractors(
         clients = sorted({k for each in rounds for k in each} if last else of_round)  # the last: of any round
         for k, network in _by_client(name, current, clients, shared=True).items():
             if network is not None:
-                copies.setdefault(id(network), copied(name, network))
+                network_copy = copied(name, network, device, notices).requires_grad_(False)
+                copies.setdefault(id(network), normalising(network_copy, normalise))
                 result[number, k] = copies[id(network)]
     return result
 
@@ -418,7 +409,7 @@ def _heads(heads: Mapping[int, Any]) -> dict[int, tuple[Tensor, Tensor]]:
     for head in heads.values():
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise UserError(f"head: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
-        _copied("head", head, torch.device("cpu"))
+        copied("head", head, torch.device("cpu"), [])
     return {k: (head.weight.detach().cpu(), head.bias.detach().cpu()) for k, head in heads.items()}
 
 
@@ -447,7 +438,7 @@ def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
     if source.model is not None and kind in WHOLE:
-        width = _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
+        width = width_of("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
         if width == 1:
             raise UserError(
                 "model: gives one logit, and attacks take the loss for the cross-entropy of two or more; a model trained by "
@@ -465,7 +456,7 @@ def _check_together(source: ExternalSource) -> None:
         payload = next((payload for payload in seen.upload if payload.kind == kind), None)
         if network is not None:
             where = "extractor" if last else "earlier_extractors"
-            width = _tried(where, network, images[:2], "representations (n, d)")
+            width = width_of(where, network, images[:2], "representations (n, d)")
             if payload is not None and kind in VECTORS and payload.rows().shape[1] != width:
                 text = f"vectors of width {width}, but those of client {seen.client}'s upload have"
                 raise UserError(f"{where}: returns {text} {payload.rows().shape[1]}")
@@ -483,20 +474,3 @@ def _check_together(source: ExternalSource) -> None:
     for seen in source.seen:
         if not sends(pipeline, seen, kind, source.n_classes, source.total_rounds):
             raise UserError(f"defense: would not have sent what client {seen.client} sent in round {seen.round}")
-
-
-@torch.no_grad()
-def _tried(where: str, network: nn.Module, images: Tensor, given: str) -> int:
-    """Return the width of what a network in evaluation mode makes of images ``(n, c, h, w)``; ``given`` names the rows."""
-    device = next(network.parameters(), images).device
-    try:
-        made = network(images.to(device))
-    except Exception as error:  # a network of somebody else raises anything
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where}: fails on images {tuple(images.shape[1:])}: {why}") from error
-    if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(images):
-        got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise UserError(f"{where}: expected {given} of images (n, c, h, w), got {got}")
-    if not made.is_floating_point() or not bool(check_plain(where, made).isfinite().all()):
-        raise UserError(f"{where}: returns NaN, infinity or {made.dtype} on images; expected finite floats")
-    return made.shape[1]

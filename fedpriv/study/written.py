@@ -27,7 +27,7 @@ from fedpriv.util.registry import split_reference
 
 Keys = tuple[str | int, ...]  # keys and positions from the top of a study: ``("methods", 2, "lr")``
 
-QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 4, "iterations": 20}
+QUICK: Mapping[str, Any] = {"rounds": 3, "targets": 10, "iterations": 20}
 """Settings of a study that only shows whether everything works."""
 
 

@@ -98,7 +98,10 @@ def homes_of(folder: Path) -> list[Path]:
 
 def mode_of(folder: Path) -> int | None:
     """Return the mode of folders within a marked one, by that one's own mode; None outside of marked folders."""
-    homes = homes_of(folder)
+    return _mode_in(homes_of(folder))
+
+
+def _mode_in(homes: list[Path]) -> int | None:
     if not homes:
         return None
     mode = homes[0].stat().st_mode
@@ -223,7 +226,7 @@ def _folder_for(folder: Path) -> int | None:
     if homes and not folder.resolve().is_relative_to(homes[-1].resolve()):
         raise UserError(f"{folder}: a link leads out of {homes[-1]}, and nothing is written through it; remove it")
     make(folder)
-    return mode_of(folder)
+    return _mode_in(homes)
 
 
 def _force(path: Path) -> None:

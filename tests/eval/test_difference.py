@@ -33,7 +33,7 @@ def rates(value, low, high):
 
 def test_the_same_images_are_compared_one_by_one():
     found = of_reconstructions(record([10, 11, 12, 13]), record([11, 13, 15, 17]))
-    assert (found.quantity, found.paired, found.before, found.after, found.mean) == ("PSNR", True, 11.5, 14, 2.5)
+    assert (found.quantity, found.before, found.after, found.mean) == ("PSNR", 11.5, 14, 2.5)
     half = 3.182446 * math.sqrt(5 / 3) / 2  # Student's t of 3 degrees, differences 1, 2, 3, 4
     assert found.ci95 == pytest.approx((2.5 - half, 2.5 + half), abs=1e-5)
     assert found.p_value == pytest.approx(0.030466, abs=1e-5)
@@ -51,7 +51,7 @@ def test_the_same_images_are_compared_one_by_one():
 )
 def test_other_images_are_compared_by_what_is_ahead_of_the_guess(other):
     found = of_reconstructions(record([1, 2, 3, 4]), other)
-    assert (found.quantity, found.paired, found.ci95, found.p_value) == ("advantage", False, None, None)
+    assert (found.quantity, found.ci95, found.p_value) == ("advantage", None, None)
 
 
 def test_two_advantages_are_compared_as_welch_does():
@@ -73,7 +73,7 @@ def test_two_areas_have_the_limits_of_both():
 
 def test_differences_are_tested_together():
     def difference(p_value):
-        return Difference("PSNR", 0.0, 1.0, 1.0, (0.0, 2.0), p_value, True)
+        return Difference("PSNR", 0.0, 1.0, 1.0, (0.0, 2.0), p_value)
 
     assert separated([difference(0.01), difference(None), difference(0.04), difference(0.03)]) == [
         *(True, False, False, False)

@@ -12,16 +12,13 @@ from fedpriv.util.errors import UserError
 def test_psnr_of_a_constant_offset(offset, decibels):
     black = torch.zeros(1, 3, 4, 4, dtype=torch.float64)
     assert metrics.psnr(black + offset, black).item() == pytest.approx(decibels, abs=1e-4)
-    assert metrics.mse(black + offset, black).item() == pytest.approx(offset**2)
 
 
 def test_psnr_is_capped_and_images_are_clamped():
-    grey = torch.full((1, 1, 4, 4), 0.5, dtype=torch.float64)
-    assert metrics.psnr(grey + 1e-7, grey).item() == 100.0
-    white = torch.ones(1, 1, 4, 4)
-    assert metrics.psnr(white * 7, white).item() == 100.0
-    assert metrics.psnr(-white, torch.zeros(1, 1, 4, 4)).item() == 100.0
-    assert metrics.psnr(torch.zeros(1, 1, 4, 4), -white).item() == metrics.psnr(white, white * 7).item() == 100.0
+    grey, white = torch.full((1, 1, 4, 4), 0.5, dtype=torch.float64), torch.ones(1, 1, 4, 4)
+    for image, other in ((grey + 1e-7, grey), (white * 7, white), (-white, 0 * white), (0 * white, -white)):
+        assert metrics.psnr(image, other).item() == 100.0
+    assert metrics.psnr(white, white * 7).item() == 100.0
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 11, 28), (1, 8, 8), (3, 7, 9)])
@@ -75,7 +72,7 @@ def test_feature_measures():
     assert metrics.cosine(found, true)[3] == 0
 
 
-@pytest.mark.parametrize("function", [metrics.mse, metrics.psnr, metrics.ssim])
+@pytest.mark.parametrize("function", [metrics.psnr, metrics.ssim])
 def test_shapes_must_agree(function):
     with pytest.raises(UserError, match="one shape"):
         function(images(2), images(3))

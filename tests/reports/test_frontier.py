@@ -141,9 +141,8 @@ def test_baselines_are_runs_of_the_same_clients_without_exchange():
     known = baselines([run.path for run in (*alone, federation)])
     run = RunDirectory.open(federation.path)
     about = but(ABOUT, run=run.config, run_accuracy=run.summary.accuracy)
-    for seed, reached in enumerate(
-        run.summary.accuracy["after_training"] for run in map(RunDirectory.open, paths(alone))
-    ):
+    for seed, one in enumerate(alone):
+        reached = RunDirectory.open(one.path).summary.accuracy["after_training"]
         own = but(about, run=dataclasses.replace(run.config, seed=seed))
         assert beside(own, known) == reached
         assert sum(right for right, _ in reached.clients) / sum(total for _, total in reached.clients) == reached.pooled
@@ -151,10 +150,6 @@ def test_baselines_are_runs_of_the_same_clients_without_exchange():
         assert beside(but(about, run=dataclasses.replace(run.config, **changed)), known) is None
     stored = dataclasses.replace(run.config, capture="last", keep=(1,), options={"x": 1}, defenses=NOISE)
     assert beside(but(about, run=stored), known) is not None
-
-
-def paths(runs):
-    return [run.path for run in runs]
 
 
 def reached(*clients):

@@ -125,7 +125,6 @@ class RecoverThenInvert(Attack):
             labels=labels,
             converged=converged,
             features=inverted.features if recovered.features is None else recovered.features,
-            distance=recovered.distance,
             directions=recovered.directions,
         )
 

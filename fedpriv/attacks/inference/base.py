@@ -84,7 +84,6 @@ class Scores:
     values: Mapping[int, Tensor]  # client -> score of each question (n,), higher for a likelier yes, -inf for a sure no
     source: str = ""  # in words, where scores were learned from; empty where nothing was learned
     seconds: float = 0.0
-    shares: Mapping[int, Tensor] = field(default_factory=dict)  # client -> estimate of its class shares (C,), if any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,10 +166,7 @@ class PropertyInference(Inference):
             else:
                 values = torch.zeros(len(inquiry.classes[client]), dtype=torch.float64)
             scores[client] = values
-        if inquiry.compared and _are_outputs(problem):
-            shares = {client: values.softmax(0) for client, values in scores.items()}
-        details = {} if shares is None or inquiry.means == "biases" else shares
-        return Scores(inquiry, scores, source, shares=details)
+        return Scores(inquiry, scores, source)
 
     def _compute(
         self, problem: InferenceProblem, inquiry: Inquiry
