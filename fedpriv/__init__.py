@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fedpriv.api.federations import audit_dp as audit_dp
     from fedpriv.api.federations import cost as cost
     from fedpriv.api.federations import train as train
+    from fedpriv.api.loading import Images as Images
+    from fedpriv.api.loading import load as load
     from fedpriv.api.results import AttackResult as AttackResult
     from fedpriv.api.results import Changes as Changes
     from fedpriv.api.results import Report as Report
@@ -66,6 +68,7 @@ _NAMES = {
     "api.attacking": "attack attack_uploads",
     "api.results": "AttackResult score report compare Report Changes",
     "api.checking": "check",
+    "api.loading": "load Images",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",
     "study.run": "StudyResult",

@@ -45,12 +45,9 @@ def expect_close(found, wanted, rtol=1e-5, atol=1e-8, what=""):
 def expect_rows_close(found, wanted, within, what="", share=0.75):
     """Ask that most rows agree, to ``within`` in every number, after some steps of an optimiser that takes signs.
 
-    Adam's first steps are the signs of gradients, whatever their size. Where a weight's gradient is no larger than its own
-    rounding, another order of summation turns the sign, that weight moves by 2 x rate, and the row goes another way. That
-    befalls about one row in a hundred: of 160 rows of class inversion after 5 steps half were within 5e-7 of each other,
-    95 % within 3e-6, 99 % within 5e-4, and one was off by 0.04. So no bound on every row is a bound on roundings; but rows
-    have weights and draws of their own, and what makes a result depend on its company (a generator that is shared, a sum
-    over the wrong axis) moves most of them, by far more.
+    Where a weight's gradient is no larger than its rounding, another order of summation turns its sign, and that row goes
+    another way: about one in a hundred (of 160 after 5 steps 95 % were within 3e-6, one was off by 0.04). What makes a
+    result depend on its company (a shared generator, a sum over the wrong axis) moves most rows, and by far more.
     """
     __tracebackhide__ = True
     if found.shape != wanted.shape:

@@ -30,7 +30,6 @@ from fedpriv.uploads.payloads import (
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 
-CPU = torch.device("cpu")
 C, D = 4, 8
 LABELS = torch.tensor([0, 0, 0, 0, 0, 0, 2, 2, 3])
 

@@ -80,7 +80,7 @@ def knowledge_of(model, labels, batch_size=1, steps=1, given=True, rate=RATE, sh
 def attack(made, model, images, labels, batch_size=1, steps=1, given=True, rate=RATE, observations=None, **rest):
     observations = observations or clients(model, images, labels, batch_size, steps, rate)
     knowledge = knowledge_of(model, labels, batch_size, steps, given, rate)
-    return made(observations, knowledge, list_targets(observations, "model"), **({"seed": 0, "device": CPU} | rest))
+    return made(observations, knowledge, list_targets(observations, "model"), **rest)
 
 
 def psnr(guess, truth):

@@ -1,20 +1,9 @@
-"""Jobs for processes, and an attack that fails wherever it runs."""
+"""A job for processes."""
 
 import os
 import signal
-from dataclasses import dataclass
 
-from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.util.registry import allowed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failing(PixelInversion):
-    name = "failing"
-    summary = "fails"
-
-    def run(self, problem):
-        raise ArithmeticError("no way")
 
 
 def square(number, relay):

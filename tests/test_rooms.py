@@ -35,9 +35,6 @@ MAY_IMPORT["cli"] = {*MAY_IMPORT["api"], "api"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(module, room or module that it imports although it may not) -> why."""
-
 READS_TEXT: dict[str, str] = {
     "study.written": "what a user writes on the command line: A:x=1+B:y=2",
     "util.escape": "characters that mean something in Markdown",
@@ -47,49 +44,31 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_870,
+    "util": 1_875,
     "algebra": 459,
     "datasets": 999,
     "models": 816,
-    "uploads": 930,
+    "uploads": 926,
     "integrations": 1_113,
     "dp": 584,
     "federation": 2_131,
-    "methods": 2_946,
+    "methods": 2_945,
     "defenses": 1_769,
-    "attacks": 10_466,
-    "eval": 4_478,
+    "attacks": 10_475,
+    "eval": 4_481,
     "claims": 211,
     "reports": 2_566,
     "cli": 970,
-    "pipeline": 1_677,
-    "sources": 2_765,
-    "api": 2_077,
+    "pipeline": 1_732,
+    "sources": 3_148,
+    "api": 2_137,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 775
+RESERVE = 265
 """Lines that no room has yet."""
-
-VERBS = {
-    "train",
-    "attack",
-    "attack_uploads",
-    "score",
-    "audit",
-    "audit_dp",
-    "report",
-    "cost",
-    "list",
-    "reproduce",
-    "doctor",
-    "compare",
-    "check",
-    "explain",
-}
-"""Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 
 
 def module_name(path: Path) -> str:
@@ -143,7 +122,6 @@ def test_imports_point_one_way():
         for module in trees()
         for other in sorted(ours(module))
         if room(module) and room(other) not in {room(module), *MAY_IMPORT[room(module)]}
-        if not {(module, other), (module, room(other))} & set(EXCEPTIONS)
     ]
     assert wrong == []
 
@@ -220,32 +198,6 @@ def test_every_room_keeps_its_budget():
             over[name] = f"{lines} lines, {budget} in its budget"
     assert over == {}
     assert set(BUDGET) == set(MAY_IMPORT)
-
-
-def test_docstrings_say_the_thing():
-    asking = ("What ", "How ", "Whether ", "Return what ", "Return how ", "Return whether ")
-    wrong = [
-        f"{module}: {told.splitlines()[0]}"
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and (told := ast.get_docstring(node) or "").startswith(asking)
-    ]
-    assert wrong == []
-
-
-def test_every_room_says_its_rule_in_one_sentence():
-    rooms = {name: tree for name, tree in trees().items() if (HOME.parent / name.replace(".", "/")).is_dir()}
-    assert {module.rpartition(".")[0] for module in trees()} - {""} <= set(rooms)  # no folder without __init__.py
-    for name, tree in rooms.items():
-        told = (ast.get_docstring(tree) or "").partition("\n\n")[0]
-        assert told.endswith((".", "?")), f"{name}: {told!r}"
-        assert told.count(". ") == 0, f"{name}: {told!r}"
-
-
-def test_no_room_hides_a_verb():
-    names = {path.stem for path in HOME.iterdir()}
-    assert names & {*VERBS, *getattr(fedpriv, "__all__", ())} == set()
 
 
 def test_what_benchmarks_import_is_there():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedpriv.api.federations import Run
 from fedpriv.api.named_code import verb
@@ -61,10 +61,8 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     reach: str | int | Sequence[str | int]  # local-work sweep over uploads of trained weights: images of one step and
     # ``epoch``, the client's own training, a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a
     # run of one round is trained first and neither its batches nor its steps are given
-    facts: Mapping[str, Any] | str | Path  # of a recorded run, what only its owner knows: a mapping, or a TOML file
-    # (default: ``RUN.toml``)
-    workers: int | str  # processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each
-    # core that there is memory for, where the work takes more than some ten seconds. Results do not depend on it
+    facts: Mapping[str, Any] | str | Path  # what the owner of a recorded run knows, or a TOML file (``RUN.toml``)
+    workers: int | str  # processes of one thread, with equal results; ``auto`` (default): one a core if work takes long
     full: bool  # run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look
     download: bool  # fetch the data set if it is missing
     resume: bool  # go on with an interrupted attack in ``out``; repeat the other arguments
@@ -285,30 +283,28 @@ def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int |
 class UploadSettings(SearchSettings, total=False):
     """Keyword arguments beside uploads, extractor, images, labels and auxiliary images: more evidence, and circumstances."""
 
-    model: nn.Module  # architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h,
-    # w)`` to logits ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights
-    head: Any  # private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a
-    # client
-    batch: Any  # :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all
-    # images
-    broadcasts: Any  # payloads that clients answered, one message for all or one a client; of several rounds a list of
-    # these. Of weights a ``state_dict`` will do
+    model: nn.Module  # architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images
+    # ``(n, c, h, w)`` to logits ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights
+    normalise: (
+        Any  # (mean, std), numbers or one a channel, where training normalised: networks get (images - mean) / std
+    )
+    head: Any  # private head behind an extractor, a mapping or class outputs: one ``torch.nn.Linear``, or one a client
+    batch: Any  # :class:`BatchFacts` of the local steps, one or one a client. Of a gradient: one step on all images
+    broadcasts: Any  # payloads (or a ``state_dict``) that clients answered, for all or one a client; of rounds, a list
     earlier_extractors: Any  # of several rounds, the extractors before the last: a list with one entry a round
     defense: Any  # what clients did to uploads before they left, for attackers who know it (they learn behind it):
     # texts ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``. Uploads are handed in as they were sent
     weights: Any  # ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says)
     groups: Sequence[int | str] | Mapping[int, int | str]  # of clients that are not independent, each one's unit (a
     # person, a hospital), a list or a mapping by client: intervals and their number of units then go by group
-    auxiliary_labels: Any  # ``(p,)`` classes of these images; without them baselines know no classes, and no image is
-    # identified among decoys, which have to be of its class
+    auxiliary_labels: Any  # ``(p,)`` their classes; without them baselines know none, and no image is re-identified
     held_out: Any  # each client's images that it did not train on, of the classes that it did: a pair (images ``(n, c,
-    # h, w)``, labels ``(n,)``) a client, a list or a mapping. They are the non-members of membership inference, without
-    # which it claims no leak
-    public: Tensor  # the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some
-    public_labels: Any  # ``(p,)`` their classes
+    # h, w)``, labels ``(n,)``) or a data set a client, a list or a mapping. They are the non-members of membership
+    # inference, without which it claims no leak
+    public: Any  # the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some
+    public_labels: Any  # ``(p,)`` their classes; none where ``public`` is a data set
     n_classes: int  # C (default: what uploads, model and labels say)
-    knowledge: Mapping[str, Any] | Sequence[str]  # grants other than those that follow from what is handed in: a
-    # mapping, or texts ``GRANT=VALUE``
+    knowledge: Mapping[str, Any] | Sequence[str]  # grants beside those of what is handed in; or texts ``GRANT=VALUE``
     dataset: str  # what records call the images (default ``own images``)
     method: str  # what records call the training loop (default ``own uploads``)
     seed: int  # of targets, attacks, auxiliary images and scores (default 0)
@@ -321,7 +317,7 @@ def attack_uploads(
     *,
     target: str,
     images: Any,
-    auxiliary: Tensor,
+    auxiliary: Any,
     labels: Any = None,
     extractor: Any = None,
     attacks: str | Sequence[str] = (),
@@ -338,9 +334,10 @@ def attack_uploads(
             ``{class: vector}``, :class:`Update` or :class:`Gradient`. Of several rounds: a list with one list or mapping a
             round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
-        images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
-        auxiliary: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: baselines are made of them.
-        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
+        images: the private images behind each client's last upload, one a client: ``(n, c, h, w)`` floats in [0, 1], or
+            bytes, as a tensor, an array or a list of images; or a ``torch.utils.data.Dataset`` of pairs (image, label).
+        auxiliary: such images ``(p, c, h, w)`` that no upload was computed from: baselines are made of them.
+        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it, or data sets have it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
         attacks: names of attacks and inferences; none for a first look (see :func:`fedpriv.attack`).

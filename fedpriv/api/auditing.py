@@ -36,20 +36,16 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
     """The keys of a study, settings of its federation by name, and how it is carried out."""
 
     federation: Mapping[str, Any]  # settings that all methods share, by name; those that are given by themselves win
-    methods: str | Sequence[Any]  # names, ``NAME:KEY=VALUE``, or mappings with ``name`` and the method's settings
-    # (default ``fedre``)
+    methods: str | Sequence[Any]  # names (default ``fedre``), ``NAME:KEY=VALUE``, or mappings with ``name``
     defenses: str | Sequence[Any]  # ``none``, names, or mappings; a list of values makes a grid (default ``none``)
-    attacks: str | Sequence[Any]  # names or mappings, ``all`` that fit and are granted (default), or ``none``: methods
-    # are trained only
+    attacks: str | Sequence[Any]  # names or mappings, ``all`` that fit and are granted (default), or ``none``
     iterations: int | None  # budget of every attack that has one, in its own unit; an attack's own wins
     seeds: Sequence[int] | Sequence[str]  # of training, targets and attacks (default 0)
     knowledge: Mapping[str, Any] | Sequence[str]  # changes to the threat model
     local: bool  # also train the clients of each federation without any exchange (default True)
-    axes: Mapping[str, Any] | Sequence[str]  # settings of the federation (``alpha``) -> values, a grid, or texts
-    # ``KEY=VALUE,VALUE``
+    axes: Mapping[str, Any] | Sequence[str]  # settings (``alpha``) -> values, a grid; or texts ``KEY=VALUE,VALUE``
     quick: bool  # few rounds, targets and iterations where no argument gives others, to see whether everything works
-    workers: int | str  # processes at a time, one thread each; ``auto`` (default): one a core, one on a GPU or for a
-    # shard
+    workers: int | str  # processes at a time, one thread each; ``auto`` (default): one a core; one on a GPU, or a shard
     download: bool  # fetch data sets that are missing
     resume: bool  # go on with the study in ``out`` as it is
 

@@ -96,12 +96,9 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     device: str  # ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``
     workers: int | str  # processes that run the clients of a round, or ``auto`` (default 1), with equal results
     download: bool  # fetch the data set if it is missing
-    engine: str | None  # what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal
-    # results
-    min_clients: int | None  # of ``flower``: clients that fail leave their round while so many others answered (default
-    # 1)
-    client_timeout: float | None  # of ``flower``: seconds after which a client that has not answered leaves the round
-    # (default 600)
+    engine: str | None  # of the clients: ``local`` (default) or ``flower`` (docs/engines.md), with equal results
+    min_clients: int | None  # of ``flower``: others that must answer for a client that fails to leave the round (1)
+    client_timeout: float | None  # of ``flower``: seconds after which a silent client leaves the round (default 600)
 
 
 @verb(TrainSettings)

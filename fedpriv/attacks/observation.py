@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from annotated_types import Ge, Gt
 
@@ -128,6 +128,14 @@ class Knowledge:
         return self.batches.get(client, self.batch)
 
 
+GIVEN: Final = {
+    "extractor": "extractor=NETWORK (of weights of an extractor head=LAYER)",
+    "attacker_data": "public=IMAGES and public_labels=CLASSES",
+    "batch": "batch=fedpriv.BatchFacts(batch_size, learning_rate, steps)",
+}
+"""Field of the threat model -> argument of ``attack_uploads`` that gives what it assumes."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """Fields of the threat model that an attack needs, each with the values that satisfy it; empty means any.
@@ -165,7 +173,8 @@ class Needs:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the threat model has "
                     f"{name}={getattr(card, name)}; pass knowledge={shown({name: allowed[0]})}"
-                    + (" and public N" if name == "attacker_data" else ""),
+                    + (" and public N" if name == "attacker_data" else "")
+                    + (f", of your own uploads {GIVEN[name]}" if name in GIVEN else ""),
                     keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
@@ -176,7 +185,7 @@ class Needs:
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the threat model has "
-                f"batch=none; pass knowledge={shown({'batch': 'known'})}",
+                f"batch=none; pass knowledge={shown({'batch': 'known'})}, of your own uploads {GIVEN['batch']}",
                 keys=("batch",),
             )
 

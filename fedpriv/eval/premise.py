@@ -34,7 +34,7 @@ TENSOR_CORES = 0.25
 """Of the error that bfloat16 makes: as much may TF32 make, which has three bits more and is what GPUs convolve in."""
 
 COARSE = 0.2
-"""Where rounding alone may make up so much of an upload, agreement with it would say nothing."""
+"""Where rounding, or an unknown order, may make up so much of an upload, agreement with it would say nothing."""
 
 GROSS = 0.05
 """A relative error above which the client's upload is another; below, a rounding may have turned a ReLU of a few clients."""
@@ -100,7 +100,7 @@ def agreement(
     """Return the agreement of an upload with what the truth gives.
 
     ``lost`` and ``spread`` are relative errors from rounding elsewhere and from orders that are not known. Where rounding
-    alone may make most of the upload, or what the truth gives is zero or not finite, it is a UserError.
+    or orders may make much of the upload, or what the truth gives is zero or not finite, it is a UserError.
     """
     sent, made = upload.detach().double().flatten().cpu(), replayed.detach().double().flatten().cpu()
     size, length = float(sent.norm()), float(made.norm())
@@ -111,6 +111,9 @@ def agreement(
     error, factor = _apart(sent, made), product / length**2
     if rounded > COARSE and error <= allowed:
         raise UserError(f"rounding may be {100 * rounded:.0f} % of the upload")
+    if spread > COARSE and error <= allowed:
+        advice = "hand images in in the order of the steps"
+        raise UserError(f"other orders of the images change up to {100 * spread:.0f} % of the upload; {advice}")
     if error > allowed and factor > 0 and _apart(sent, factor * made) <= allowed:
         cause = "scale"
     return Agreement(product / (size * length), error, allowed, factor, cause)

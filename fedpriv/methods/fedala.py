@@ -145,7 +145,7 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
         return PublicLoss()
     if options.layer_idx in (1, 2):  # the head's bias, and its weight
         return PublicLoss(through="representation", head_apart=True)
-    return PublicLoss(besides="the weights began from a private merge, not from the broadcast")
+    return PublicLoss(disturbed=True)
 
 
 METHOD = replace(

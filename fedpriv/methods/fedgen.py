@@ -183,10 +183,10 @@ def sizes(facts: FederationSizes) -> Scalars:
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """From the second round on generated representations train the head of a model too."""
+    """From the second round on generated representations, drawn in private, train the head of a model too."""
     if round_ == 1 or options.weight == 0:
         return PublicLoss()
-    return PublicLoss(head_apart=True, later="generated representations, drawn in private, move the head as well")
+    return PublicLoss(head_apart=True, disturbed_later=True)
 
 
 def _generating(kind: Kind, **changes: Any) -> Method:

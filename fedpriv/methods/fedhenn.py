@@ -156,7 +156,6 @@ def sizes(facts: FederationSizes, images: int = 1) -> Scalars:
 
 ROUND, IMAGES = "round", "images"
 FIRST = {ROUND: torch.tensor([1])}
-_TERM = "alignment of representations of public images"
 
 
 def trained(setup: ClientSetup, loss: Loss, rng: torch.Generator) -> State:
@@ -236,7 +235,7 @@ METHOD = replace(
     server_step=server_step,
     needs_public=True,
     sizes=sizes,
-    public_loss=lambda options, round_: PublicLoss(besides=_TERM if options.weight else ""),
+    public_loss=lambda options, round_: PublicLoss(disturbed=options.weight != 0),
 )
 
 
@@ -276,7 +275,7 @@ HOMOGENEOUS = replace(
     needs_public=True,
     sizes=sizes,
     # The gradient of the term is zero where a round begins.
-    public_loss=lambda options, round_: PublicLoss(later=_TERM if options.weight else ""),
+    public_loss=lambda options, round_: PublicLoss(disturbed_later=options.weight != 0),
 )
 
 

@@ -44,7 +44,7 @@ from fedpriv.uploads.kinds import ANSWERS, VECTORS
 from fedpriv.util import files
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, first_line
 from fedpriv.util.parallel import SILENT, Listener
 
 TOGETHER = 32
@@ -138,10 +138,11 @@ def run_plan(
             continue
         try:
             records[home] = run_job(home, ground, job, pages=pages)
-        except UserError as error:
-            if not plan.suffix or plan.reach is None:
-                raise
-            refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
+        except Exception as error:
+            if isinstance(error, UserError) and plan.suffix and plan.reach is not None:
+                refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
+            else:
+                refused(_left_out(ground, job.name, error))
     for name, inference in plan.inferences.items():
         home = folder / plan.folder(name)
         if storage.holds_scores(home):
@@ -152,10 +153,8 @@ def run_plan(
             about = described(ground, name, inference, _card_of(ground, inference, case))
             try:
                 scores[home] = scoring.evaluate(inference, case, about)
-            except UserError as error:
-                if name in ground.named:
-                    raise
-                ground.listener.say(f"left out: {error}")
+            except Exception as error:
+                refused(_left_out(ground, name, error))
                 continue
             if plan.control and isinstance(scores[home], MembershipRecord) and plan.target in VECTORS:
                 clients = {seen.client for seen in case.evidence.observations}
@@ -165,6 +164,18 @@ def run_plan(
             files.mark(home, "scores")
             storage.write_record(home, scores[home])
     return records, scores
+
+
+def _left_out(ground: AttackContext, name: str, error: Exception) -> str:
+    """Return why an attack is left out while others go on: it was not named, or the user's network raised an error.
+
+    Other errors are raised again.
+    """
+    if isinstance(error, UserError) and name not in ground.named:
+        return str(error)
+    if isinstance(error, UserError) or not isinstance(ground.source, ExternalSource):
+        raise error
+    return f"attack {name!r}: {type(error).__name__}: {first_line(error)}"
 
 
 def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = True) -> ReconstructionRecord:

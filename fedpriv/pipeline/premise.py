@@ -27,7 +27,7 @@ from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.messages import Gradient, Raw, Update
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, MIXTURES, NETWORKS, OF_IMAGES
 from fedpriv.uploads.payload import Message
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, first_line
 
 MOST_CLIENTS: Final = 50
 MOST_OF_SEVERAL_STEPS: Final = 10
@@ -61,7 +61,7 @@ def premise_of(source: ExternalSource) -> Premise:
         try:
             agreements.append(_agreement(source, seen))
         except Exception as error:  # a network of somebody else raises anything
-            unchecked.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            unchecked.append(first_line(error))
     return over_clients(agreements, unchecked, ", ".join(sorted(others)))
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedpriv.attacks.contract import Attack, Trained
+from fedpriv.attacks.gradients.layers import first_linear
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.step_attack import GradientMatching
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.records import InferenceResult, ReconstructionRecord
@@ -27,8 +32,10 @@ from fedpriv.pipeline.plan import (
 from fedpriv.pipeline.result_folders import is_result
 from fedpriv.reports.report import write_report
 from fedpriv.sources.external import ExternalSource, derive_card
+from fedpriv.sources.networks import without_second_derivative
 from fedpriv.sources.run import RunSource
-from fedpriv.util import folders
+from fedpriv.uploads.kinds import NETWORKS
+from fedpriv.util import files, folders
 from fedpriv.util.compute import pick_device, read_numerics
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.parallel import SILENT, Pool, Relay, number_of_workers, patience_for
@@ -65,11 +72,19 @@ def suite_plans(
 def carry_out(
     folder: Path, grounds: Sequence[AttackContext], *, refused: Callable[[str], None] = SILENT.say, pages: bool = True
 ) -> Results:
-    """Attack, score and save what is not saved, and report on all unless pages are left for later."""
+    """Attack, score and save what is not saved, and report on all unless pages are left for later.
+
+    ``refused`` is told of each attack that is left out; where all are, the first reason is an error.
+    """
     records, scores = dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
+    reasons: list[str] = []
     for ground in grounds:
-        made = run_plan(folder, ground, refused=refused, pages=pages)
+        made = run_plan(folder, ground, refused=reasons.append, pages=pages)
         records, scores = records | made[0], scores | made[1]
+    if reasons and not (records or scores):
+        raise UserError(reasons[0])
+    for reason in dict.fromkeys(reasons):
+        refused(reason)
     if pages:
         write_report(list(records), folder, list(scores))
     by_name = {path.name: record for path, record in records.items()}
@@ -177,13 +192,40 @@ def attack_source(
     grounds = [ground.collected() for ground in grounds]
     for line in notices:
         listener.say(line)
+
+    def leave_out(reason: str) -> None:
+        notices.append(f"left out: {reason}")
+        listener.say(notices[-1])
+
     with folders.output(folder, "attacks", force=settings.get("force", False)):
-        results = carry_out(folder, grounds, pages=pages)
+        try:
+            results = carry_out(folder, grounds, refused=leave_out, pages=pages)
+        except UserError:
+            if not any(map(is_result, folder.iterdir())):  # it was empty when this began
+                files.remove(folder)
+            raise
     premise = grounds[0].premise
     if premise is not None and premise.status == "not checkable":
         notices.append(premise_words(premise))
         listener.say(notices[-1])
     return *results, tuple(notices)
+
+
+def _unfit(source: ExternalSource, model: nn.Module, built: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each attack that an uploaded network does not suit, why."""
+    matching = [name for name, made in built.items() if isinstance(made, GradientMatching)]
+    others = [name for name in built if name not in matching]
+    images = source.images[source.newest[0].client].images[:2]
+    missing = without_second_derivative(model, images) if matching else ""
+    left = f"these attacks do without: {', '.join(others)}" if others else "membership and property do without"
+    why = {name: f"attack {name!r} differentiates gradients again: {missing}; {left}" for name in matching if missing}
+    for name, made in built.items():
+        if isinstance(made, LinearLayer):
+            try:
+                first_linear(model, source.image_shape, [name for name, _ in model.named_parameters()])
+            except UserError as error:
+                why[name] = str(error)
+    return why
 
 
 def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[AttackPlan, ...], list[str]]:
@@ -207,6 +249,8 @@ def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[A
         for name, made in built.items()
         if name not in early and made.needs.every_extractor and not {*source.extractor_rounds()} - {source.last}
     }
+    if source.model is not None and target in NETWORKS:
+        early |= _unfit(source, source.model, built)
     if early and (named or len(early) == len(built)):
         raise UserError(next(iter(early.values())))
     built = {name: made for name, made in built.items() if name not in early}

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from fedpriv.attacks.observation import BatchFacts, Observation, Statistics
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.sources.external import ExternalSource
+from fedpriv.sources.facts import Normalize
+from fedpriv.sources.images import (
+    check_classes,
+    is_array,
+    labelled,
+    normalisation,
+    normalising,
+    samples,
+    unit_images,
+)
 from fedpriv.sources.messages import (
     MOST_CLASSES,
     Gradient,
@@ -27,11 +38,12 @@ from fedpriv.sources.messages import (
     settled,
     weights,
 )
+from fedpriv.sources.networks import by_parameter, copied, width_of
 from fedpriv.sources.rehearsal import changes_rows, changes_uploads, rehearsed, sends_weights
 from fedpriv.sources.source import batch_norms
 from fedpriv.sources.truth import image_key
 from fedpriv.uploads.kinds import FACTORS, LAYERS, NETWORKS, TELLING, UPDATES, VECTORS, WHOLE
-from fedpriv.uploads.payload import Message, Payload, as_tensor, check_plain
+from fedpriv.uploads.payload import Message, Payload, as_tensor
 from fedpriv.util.compute import pick_device
 from fedpriv.util.config import parse, texts
 from fedpriv.util.errors import UserError, shown
@@ -62,7 +74,7 @@ def read_uploads(
     numbers = numbers or range(1, len(rounds) + 1)
     sent = _broadcasts(settings.get("broadcasts"), rounds)
     clients = sorted({k for given in rounds for k in given})
-    classes = _by_client("labels", labels, clients)
+    pictures, classes = _images_and_labels(images, labels, clients)
     n_classes = settings.get("n_classes")
     if n_classes is not None and n_classes > MOST_CLASSES:
         raise UserError(f"n_classes={shown(n_classes)}: expected at most {MOST_CLASSES}")
@@ -77,9 +89,15 @@ def read_uploads(
             where = "uploads" if len(clients) == 1 else f"uploads: client {k}"
             messages[-1][k] = read_message(where, upload, target, classes[k], n_classes)
     raw = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
-    current = _private_images(images, classes, raw)
+    current = _private_images(pictures, classes, raw)
     shape = next(iter(current.values())).images.shape[1:]
-    model = None if settings.get("model") is None else _copied("model", settings["model"], device)
+    normalise = normalisation(settings.get("normalise"), shape[0])
+    notices: list[str] = []
+    model = None if settings.get("model") is None else copied("model", settings["model"], device, notices)
+    if model is not None:
+        normalising(model, normalise)
+        messages = [by_parameter(model, of_round) for of_round in messages]
+        raw = {k: message for of_round in messages for k, message in of_round.items()}
     if model is None and target in NETWORKS:
         raise UserError("model: missing; weights of a network are attacked through its architecture")
     batches = _batches(_shared("batch", settings, clients), {k: len(current[k]) for k in clients}, raw)
@@ -96,7 +114,7 @@ def read_uploads(
             seen.append(Observation(number, k, upload, broadcast))
     public = None
     if settings.get("public") is not None or settings.get("public_labels") is not None:
-        own = _samples("public", settings.get("public"), settings.get("public_labels"), shape, "public_labels")
+        own = samples("public", settings.get("public"), settings.get("public_labels"), shape, "public_labels")
         public = own.to(device)
     defenses = build_defenses([parse_choice(text) for text in texts("defense", settings.get("defense") or ())])
     owners = {image_key(image): f"one of client {k}'s" for k, own in current.items() for image in own.images}
@@ -114,7 +132,9 @@ def read_uploads(
         images=current,
         auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),
         shares={k: _shares(given, len(current[k])) for k, given in _shared("weights", settings, clients).items()},
-        extractors=_extractors(extractor, settings.get("earlier_extractors"), rounds, numbers, device),
+        extractors=_extractors(
+            extractor, settings.get("earlier_extractors"), rounds, numbers, device, notices, normalise
+        ),
         heads=_heads(_shared("head", settings, clients)),
         batches=batches,
         running=_running_statistics(model, raw),
@@ -122,6 +142,7 @@ def read_uploads(
         groups=_groups(settings.get("groups"), clients),
         raw=raw,
         held_out=_held_out(settings.get("held_out"), clients, shape, owners, public),
+        notices=tuple(dict.fromkeys(notices)),
         command=f"fedpriv.attack_uploads(..., target={target!r})",
         defenses=tuple(defense_facts(defense) for defense in defenses),
         **{name: settings[name] for name in ("method", "dataset") if name in settings},
@@ -173,14 +194,16 @@ def _by_client(name: str, given: Any, clients: Sequence[int], *, shared: bool = 
             raise UserError(f"{name}: nothing for client {missing[0]}; expected one for each upload")
         return {client: given[client] for client in clients}
     if len(clients) == 1 and not shared:
-        nested = isinstance(given, (list, tuple)) and len(given) == 1 and isinstance(given[0], (Tensor, list, tuple))
-        return {clients[0]: given[0] if nested else given}
+        only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else None
+        nested = is_array(only) and getattr(only, "ndim", 4) not in (0, 3)  # a list of one image is none of one client
+        return {clients[0]: only if nested or isinstance(only, (list, tuple)) else given}
     if isinstance(given, (list, tuple)):
         if len(given) != len(clients):
             raise UserError(f"{name}: {len(given)} given for {len(clients)} uploads; expected one for each")
         return dict(zip(clients, given, strict=True))
-    if isinstance(given, Tensor) and not shared:
-        raise UserError(f"{name}: one tensor for {len(clients)} uploads; expected a list, one a client")
+    if is_array(given) and not shared:
+        what = "tensor" if isinstance(given, Tensor) else "array" if isinstance(given, np.ndarray) else "data set"
+        raise UserError(f"{name}: one {what} for {len(clients)} uploads; expected a list, one a client")
     return dict.fromkeys(clients, given)
 
 
@@ -233,45 +256,33 @@ def _check_label(name: str, value: object) -> None:
 # ---------------------------------------------------------------- images and facts
 
 
-def _images(name: str, images: Any, shape: Sequence[int] | None) -> Tensor:
-    """Return images on the CPU as float32 ``(n, c, h, w)``."""
-    if not isinstance(images, Tensor):
-        raise UserError(f"{name}: expected a tensor (n, c, h, w), got {type(images).__name__}")
-    check_plain(name, images)
-    if images.dim() != 4 or not images.numel():
-        raise UserError(f"{name}: expected a tensor (n, c, h, w) of at least one image, got {tuple(images.shape)}")
-    if not images.is_floating_point():
-        raise UserError(f"{name}: expected floats in [0, 1], got {images.dtype}; divide by 255")
-    result = images.detach().to("cpu", torch.float32)
-    if not bool(result.isfinite().all()):
-        raise UserError(f"{name}: holds NaN or infinity; expected values in [0, 1]")
-    low, high = float(result.min()), float(result.max())
-    if low < 0 or high > 1:
-        raise UserError(f"{name}: values from {low:.3g} to {high:.3g}; expected [0, 1], before any normalisation")
-    if shape is not None and result.shape[1:] != torch.Size(shape):
-        got = tuple(result.shape[1:])
-        raise UserError(f"{name}: images {got}, expected {tuple(shape)} as the clients' images are")
-    return result
+def _images_and_labels(images: Any, labels: Any, clients: Sequence[int]) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Return each client's images and labels as they were handed in; a data set brings its labels."""
+    pictures, classes = _by_client("images", images, clients), _by_client("labels", labels, clients)
+    for k, given in pictures.items():
+        where = _of("labels", k, clients)
+        pictures[k], classes[k] = labelled(_of("images", k, clients), given, classes[k], where)
+    return pictures, classes
 
 
-def _samples(name: str, images: Any, labels: Any, shape: Sequence[int] | None, where: str) -> Samples:
-    """Return images with their classes; ``where`` names the latter."""
-    checked = _images(name, images, shape)
-    if labels is None:
-        raise UserError(f"{where}: missing; expected the class of each image of {name}")
-    return Samples(checked, check_labels(where, labels, len(checked)))
+def _of(name: str, client: int, clients: Collection[int]) -> str:
+    """Return an argument's name, with the client's where there are several."""
+    return name if len(clients) == 1 else f"{name}: client {client}"
 
 
-def _private_images(images: Any, classes: Mapping[int, Any], raw: Mapping[int, Raw]) -> dict[int, Samples]:
+def _private_images(
+    pictures: Mapping[int, Any], classes: Mapping[int, Any], raw: Mapping[int, Raw]
+) -> dict[int, Samples]:
     """Return each client's own images with their labels; where none are given, those that its upload names."""
     result: dict[int, Samples] = {}
     shape = None
-    for client, current in _by_client("images", images, list(classes)).items():
+    for client, current in pictures.items():
         labels, upload = classes[client], raw[client]
         if labels is None and isinstance(upload, tuple):
             sent = next((payload for payload in upload if payload.computed_from == "image"), None)
             labels = None if sent is None else sent.said("classes")
-        result[client] = _samples("images", current, labels, shape, "labels")
+        where = _of("labels", client, classes)
+        result[client] = samples(_of("images", client, classes), current, labels, shape, where)
         shape = result[client].images.shape[1:]
     return result
 
@@ -292,7 +303,8 @@ def _refuse_known(name: str, images: Tensor, known: Mapping[bytes, str], expecte
 
 def _auxiliary(given: Any, labels: Any, shape: Sequence[int], owners: Mapping[bytes, str]) -> Samples:
     """Return the images that no upload was computed from with their classes, -1 where these are not known."""
-    images = _images("auxiliary", given, shape)
+    given, labels = labelled("auxiliary", given, labels, "auxiliary_labels")
+    images = unit_images("auxiliary", given, shape)
     if len(images) < 2:
         raise UserError(f"auxiliary: expected at least 2 images, got {len(images)}; a few hundred serve well")
     _refuse_known("auxiliary", images, owners, "no upload was computed from")  # else baselines have the truth
@@ -306,7 +318,9 @@ def _held_out(
     """Return each client's held-out images with their classes; nothing where none are given."""
     if given is None:
         return {}
-    pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)
+    pair = isinstance(given, Dataset) or (
+        isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], (Tensor, np.ndarray))
+    )
     if (pair and len(clients) > 1) or not isinstance(given, (list, tuple, Mapping)):
         got = f"one pair for {len(clients)} clients" if pair else type(given).__name__
         raise UserError(f"held_out: {got}; expected a list of (images, labels), one a client")
@@ -314,9 +328,12 @@ def _held_out(
     known = dict.fromkeys(attacker, "one of the attacker's (public)") | {**owners}
     result = {}
     for client, each in _by_client("held_out", [given] if pair else given, clients, shared=True).items():
-        if not isinstance(each, (list, tuple)) or len(each) != 2:
+        both = (each, None) if isinstance(each, Dataset) else each
+        if not isinstance(both, (list, tuple)) or len(both) != 2:
             raise UserError(f"held_out: expected (images, labels) for client {client}, got {type(each).__name__}")
-        result[client] = _samples("held_out", each[0], each[1], shape, "held_out")
+        result[client] = samples(
+            f"held_out: client {client}", both[0], both[1], shape, f"held_out: client {client}: labels"
+        )
         _refuse_known(f"held_out: client {client}", result[client].images, known, "the client did not train on")
     return result
 
@@ -351,28 +368,21 @@ def _n_classes(
         stated += [len(table) for table in tables if table is not None]
         stated += [] if classes is None else [int(classes.max()) + 1]
     if model is not None:
-        stated += [len(value) for value in model.state_dict().values() if value.dim() == 2][-1:]
+        stated.append(width_of("model", model, next(iter(samples.values())).images[:2], "logits (n, C)"))
     return given or max(stated)
 
 
 # ---------------------------------------------------------------- networks
 
 
-def _copied(name: str, network: Any, device: torch.device) -> nn.Module:
-    """Return a network in evaluation mode that is not the user's: attacks change nothing of what was handed in."""
-    if not isinstance(network, nn.Module):
-        raise UserError(f"{name}: expected a torch.nn.Module, got {type(network).__name__}")
-    for key, value in network.state_dict().items():
-        if isinstance(value, Tensor) and not bool(check_plain(f"{name}: {key}", value).isfinite().all()):
-            raise UserError(f"{name}: {key} holds NaN or infinity; expected finite numbers")
-    try:
-        return copy.deepcopy(network).to(device).eval().requires_grad_(False)
-    except Exception as error:  # a network of somebody else raises anything
-        raise UserError(f"{name}: {type(network).__name__} cannot be copied to {device}: {error}") from error
-
-
 def _extractors(
-    given: Any, earlier: Any, rounds: Sequence[Mapping[int, Any]], numbers: Sequence[int], device: torch.device
+    given: Any,
+    earlier: Any,
+    rounds: Sequence[Mapping[int, Any]],
+    numbers: Sequence[int],
+    device: torch.device,
+    notices: list[str],
+    normalise: Normalize | None,
 ) -> dict[tuple[int, int], nn.Module]:
     """Return (round, client) -> a copy of the network behind its upload; of one network for several, one copy."""
     before = [None] * (len(rounds) - 1) if earlier is None else earlier
@@ -389,7 +399,8 @@ def _extractors(
         clients = sorted({k for each in rounds for k in each} if last else of_round)  # the last: of any round
         for k, network in _by_client(name, current, clients, shared=True).items():
             if network is not None:
-                copies.setdefault(id(network), _copied(name, network, device))
+                network_copy = copied(name, network, device, notices).requires_grad_(False)
+                copies.setdefault(id(network), normalising(network_copy, normalise))
                 result[number, k] = copies[id(network)]
     return result
 
@@ -398,7 +409,7 @@ def _heads(heads: Mapping[int, Any]) -> dict[int, tuple[Tensor, Tensor]]:
     for head in heads.values():
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise UserError(f"head: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
-        _copied("head", head, torch.device("cpu"))
+        copied("head", head, torch.device("cpu"), [])
     return {k: (head.weight.detach().cpu(), head.bias.detach().cpu()) for k, head in heads.items()}
 
 
@@ -427,14 +438,25 @@ def _check_together(source: ExternalSource) -> None:
     """Check that uploads, networks, defenses and images belong together."""
     kind, pipeline = source.kind, source.pipeline
     if source.model is not None and kind in WHOLE:
-        _tried("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
+        width = width_of("model", source.model, next(iter(source.images.values())).images[:2], "logits (n, C)")
+        if width == 1:
+            raise UserError(
+                "model: gives one logit, and attacks take the loss for the cross-entropy of two or more; a model trained by "
+                "binary cross-entropy of its logit z (n, 1) shall return torch.cat([torch.zeros_like(z), z], 1), whose "
+                "cross-entropy is the same"
+            )
+        for name, group in (("labels", source.images), ("held_out", source.held_out)):
+            for k, own in group.items():
+                check_classes(f"{name}: client {k}", own.labels, width)
+        if source.public is not None:
+            check_classes("public_labels:", source.public.labels, width)
     for seen in source.seen:
         last = seen.round == source.last
         images, network = source.images[seen.client].images, source.extractors.get((seen.round, seen.client))
         payload = next((payload for payload in seen.upload if payload.kind == kind), None)
         if network is not None:
             where = "extractor" if last else "earlier_extractors"
-            width = _tried(where, network, images[:2], "representations (n, d)")
+            width = width_of(where, network, images[:2], "representations (n, d)")
             if payload is not None and kind in VECTORS and payload.rows().shape[1] != width:
                 text = f"vectors of width {width}, but those of client {seen.client}'s upload have"
                 raise UserError(f"{where}: returns {text} {payload.rows().shape[1]}")
@@ -452,20 +474,3 @@ def _check_together(source: ExternalSource) -> None:
     for seen in source.seen:
         if not sends(pipeline, seen, kind, source.n_classes, source.total_rounds):
             raise UserError(f"defense: would not have sent what client {seen.client} sent in round {seen.round}")
-
-
-@torch.no_grad()
-def _tried(where: str, network: nn.Module, images: Tensor, given: str) -> int:
-    """Return the width of what a network in evaluation mode makes of images ``(n, c, h, w)``; ``given`` names the rows."""
-    device = next(network.parameters(), images).device
-    try:
-        made = network(images.to(device))
-    except Exception as error:  # a network of somebody else raises anything
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where}: fails on images {tuple(images.shape[1:])}: {why}") from error
-    if not isinstance(made, Tensor) or made.dim() != 2 or len(made) != len(images):
-        got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise UserError(f"{where}: expected {given} of images (n, c, h, w), got {got}")
-    if not made.is_floating_point() or not bool(check_plain(where, made).isfinite().all()):
-        raise UserError(f"{where}: returns NaN, infinity or {made.dtype} on images; expected finite floats")
-    return made.shape[1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Same, Trained
-from fedpriv.attacks.observation import BatchFacts, Observation, Statistics, TargetId, ThreatModel
+from fedpriv.attacks.observation import GIVEN, BatchFacts, Observation, Statistics, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.sources.messages import Raw
@@ -176,13 +176,14 @@ def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[st
         "attacker_data": "none" if source.public is None else "same_domain",
     }
     card = read_card(granted, derived)
-    for name, giver, lacks in (
-        ("extractor", "extractor", card.extractor in ("white_box", "query") and not private),
-        ("batch", "batch", card.batch and not source.batches),
-        ("attacker_data", "public", card.attacker_data != "none" and source.public is None),
-        ("batch_norm", "uploads", card.batch_norm == "running" and no_statistics),
+    for name, lacks in (
+        ("extractor", card.extractor in ("white_box", "query") and not private),
+        ("batch", card.batch and not source.batches),
+        ("attacker_data", card.attacker_data != "none" and source.public is None),
+        ("batch_norm", card.batch_norm == "running" and no_statistics),
     ):
         if lacks:
             where = f"knowledge={shown({name: getattr(card, name)})}"
-            raise UserError(f"{where}: assumes what was not handed in; {giver} would give it")
+            given = GIVEN.get(name, "fedpriv.Update(before, after) of whole state dicts")
+            raise UserError(f"{where}: assumes what was not handed in; pass {given}")
     return replace(card, rounds_seen=1)

@@ -151,7 +151,7 @@ class OwnerFacts:
         if not isinstance(module, nn.Module):
             raise UserError(f"{self.where}: {name}: returned {type(module).__name__}; expected a torch.nn.Module")
         if normalize is not None:
-            module.register_forward_pre_hook(partial(_normalized, normalize))
+            module.register_forward_pre_hook(partial(normalized, normalize))
         return module
 
 
@@ -180,7 +180,7 @@ def _found_below(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-def _normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Normalise images on their way into a module; a function of its own, so that copies and pickles keep it."""
     images, *others = given
     mean, std = (torch.tensor(each)[:, None, None].to(images) for each in (normalize.mean, normalize.std))

@@ -42,10 +42,11 @@ class Gradient:
 
     Attributes:
         values: parameter name -> tensor, or tensors in the order of ``model.named_parameters()``, as
-            ``torch.autograd.grad`` returns them.
+            ``torch.autograd.grad`` returns them: of all parameters, or of those with ``requires_grad``, where the others
+            were not trained. None stands for zeros.
     """
 
-    values: Mapping[str, Tensor] | Sequence[Tensor]
+    values: Mapping[str, Tensor | None] | Sequence[Tensor | None]
 
 
 Raw = Message | Update | Gradient  # an upload as it was handed in
@@ -225,6 +226,7 @@ def exchange(
     kind = payload_kind(target)
     if isinstance(given, Update):
         before, after = weights("uploads: before", given.before), weights("uploads: after", given.after)
+        before = {name: value for name, value in before.items() if name in after or name not in given.after}
         if model is not None and target in NETWORKS:
             known = dict(model.named_parameters())
             _refuse_different(known, before, "model", "before")
@@ -267,10 +269,6 @@ def weights(where: str, given: object) -> dict[str, Tensor]:
 
 
 def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
-    if isinstance(values, (list, tuple)):
-        if len(values) != len(names):
-            raise UserError(f"uploads: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
-        values = dict(zip(names, values, strict=True))
     gradient = weights("uploads: gradient", values)
     for name in gradient:
         if name not in names:
@@ -281,5 +279,7 @@ def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
 def _refuse_different(values: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:
     for name, value in values.items():
         if name not in other or other[name].shape != value.shape:
-            got = tuple(other[name].shape) if name in other else "nothing"
+            got: object = tuple(other[name].shape) if name in other else "nothing"
+            if name not in other and second == "gradient":
+                got = "nothing; where it is not trained, call requires_grad_(False) on it in the model"
             raise UserError(f"uploads: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}")

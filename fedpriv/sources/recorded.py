@@ -232,7 +232,9 @@ class _Reader:
             return self._payload(arrays)
         if before is None:
             raise _LeftOut("it was sent no weights of this kind that its own could be compared with")
-        start, current = self._named(_floats(before)), _floats(arrays)
+        whole = {name for each in (before, arrays) for name, values in each.items() if not values.is_floating_point()}
+        before, arrays = ({n: v for n, v in each.items() if n not in whole} for each in (before, arrays))
+        start, current = self._named(_floats(before)), _floats(arrays)  # without counters, which a server may average
         try:
             after = self._named(current)
         except UserError as error:  # the broadcast's fit
@@ -249,8 +251,9 @@ class _Reader:
         """Return arrays by the model's names, where they have numbers instead: its state in order, or its parameters."""
         if self.model is None or not all(name.isdecimal() for name in arrays):
             return dict(arrays)
-        state = {name: value for name, value in self.model.state_dict().items() if value.is_floating_point()}
-        for wanted in (state, dict(self.model.named_parameters())):
+        entries = self.model.state_dict()
+        state = {name: value for name, value in entries.items() if value.is_floating_point()}
+        for wanted in (state, dict(self.model.named_parameters()), entries):
             if [tuple(value.shape) for value in wanted.values()] == [tuple(value.shape) for value in arrays.values()]:
                 return dict(zip(wanted, arrays.values(), strict=True))
         text = (

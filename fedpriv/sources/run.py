@@ -195,14 +195,13 @@ class RunSource(Source):
     def loss(self, round_: int) -> PublicLoss:
         federation, training = self.federation, self.federation.config.training
         loss = federation.method.public_loss(federation.clients[0].options, round_)
-        besides, later = [loss.besides], [loss.later]  # momentum and weight decay are not followed by attacks
-        if training.weight_decay:
-            besides.append("weight decay moves the weights as well")
-        if federation.pipeline.defenses and not any(kind in NETWORKS for kind in federation.method.broadcasts):
-            besides.append("the weights that clients began with are known only as they were sent, after their defenses")
-        if training.momentum:
-            later.append("momentum carries gradients on")
-        return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
+        # Attacks follow neither weight decay nor momentum. Weights that clients uploaded before are known as defended.
+        start_unknown = federation.pipeline.defenses and not any(k in NETWORKS for k in federation.method.broadcasts)
+        return replace(
+            loss,
+            disturbed=loss.disturbed or bool(training.weight_decay or start_unknown),
+            disturbed_later=loss.disturbed_later or bool(training.momentum),
+        )
 
     def statistics(self, card: ThreatModel, client: int, seen: Observation) -> Statistics | None:
         if self.model is None or card.batch_norm == "none" or not batch_norms(self.model):

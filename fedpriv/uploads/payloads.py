@@ -156,14 +156,10 @@ class PublicLoss:
     """The loss of one round's local steps, as the protocol tells it to an outsider: public, so attackers know it too."""
 
     through: Through = "cross_entropy"
-    head_apart: bool = (
-        False  # the head's update is no gradient of it: begun elsewhere, behind something private, own loss
-    )
+    head_apart: bool = False  # the head's update is no gradient of it: begun elsewhere, or of a loss of its own
     proximal: float = 0.0  # weight mu of mu / 2 |w - w_broadcast|^2 in the loss
-    besides: str = (
-        ""  # in words, what else moves the uploaded weights from the first step on, and attacks do not compute
-    )
-    later: str = ""  # likewise, what moves them from the second step of a round on
+    disturbed: bool = False  # something that attacks do not compute moves the weights, too, from the first step on
+    disturbed_later: bool = False  # likewise from the second step of a round on
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ class WorkError(Exception):
         super().__init__(short_line(message))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error of somebody else's code says, or its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def short_line(text: str) -> str:
     r"""Return a text as one line that a terminal can show; of a long word or line the middle is left out.
 

@@ -8,6 +8,11 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.util.seeds import generator
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def digits():
     """Images ``(n, 1, 8, 8)`` in [0, 1] and their classes, in a drawn order."""

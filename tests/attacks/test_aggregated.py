@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradient_cases import CPU, RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.adapted import PooledBatch
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -29,11 +29,11 @@ def test_three_clients_images_come_back_from_the_mean_of_their_updates_each_to_i
     model, images, labels, separate = aggregated()
     seen = summed(separate)
     known, targets = knowledge_of(model, labels), targets_of(seen)
-    found = PooledBatch(search="dlg", iterations=600)(seen, known, targets, seed=0, device=CPU)
+    found = PooledBatch(search="dlg", iterations=600)(seen, known, targets)
     assert float(psnr(found.images[:, 0], images).min()) > 30
     assert found.labels[:, 0].tolist() == labels.tolist()
     assert found.cost.rows == 1  # one search for all three
-    alone = DeepLeakage(outer_steps=30, redraws=2)(seen, known, targets, seed=0, device=CPU)
+    alone = DeepLeakage(outer_steps=30, redraws=2)(seen, known, targets)
     assert float(psnr(alone.images[:, 0], images).max()) < 20  # what takes the mean for the upload of one
 
 
@@ -41,7 +41,7 @@ def test_a_mean_without_the_client_gives_nothing_of_it():
     model, images, labels, separate = aggregated()
     control = summed_without_own(separate)
     knowledge = knowledge_of(model, labels)
-    found = PooledBatch(search="dlg", iterations=60)(control, knowledge, targets_of(control), seed=0, device=CPU)
+    found = PooledBatch(search="dlg", iterations=60)(control, knowledge, targets_of(control))
     assert float(psnr(found.images[:, 0], images).max()) < 20
     assert found.cost.rows == 3  # every client's control is another
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_same
 from defense_cases import build
-from federations import CPU, small, trained_small
+from federations import small, trained_small
 
 from fedpriv.attacks.features.base import AllRoundsInversion
 from fedpriv.attacks.inputs.targets import list_targets
@@ -65,8 +65,8 @@ def test_positive_control_rounds_complete_each_other(digits):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     seen, known = federation(images, labels, own=digits[0][:400])
     targets = targets_of(seen)
-    together = AllRoundsInversion()(seen, known, targets, seed=0, device=CPU)
-    newest = DecoderInversion()(seen, known, targets, seed=0, device=CPU)
+    together = AllRoundsInversion()(seen, known, targets)
+    newest = DecoderInversion()(seen, known, targets)
     assert psnr(together, images).mean() > psnr(newest, images).mean() + 4
     expect_same(together.features, seen[-1].upload[0].features)
     assert [one.index for one in together.targets] == list(range(12))
@@ -75,7 +75,7 @@ def test_positive_control_rounds_complete_each_other(digits):
 def test_negative_control_other_images_in_the_same_place_give_nothing(digits):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     seen, known = federation(images.roll(5, 0), labels, own=digits[0][:400])
-    found = AllRoundsInversion()(seen, known, targets_of(seen), seed=0, device=CPU)
+    found = AllRoundsInversion()(seen, known, targets_of(seen))
     floor = psnr(replace(found, images=digits[0][:400].mean(0).expand_as(found.images)), images)
     assert psnr(found, images).mean() < floor.mean()
     assert psnr(found, images.roll(5, 0)).mean() > floor.mean() + 4
@@ -85,8 +85,8 @@ def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
     images, labels = digits[0][1000:1024], digits[1][1000:1024]
     seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:400])
     targets = targets_of(seen)
-    together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
-    newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    together = psnr(AllRoundsInversion()(seen, known, targets), images).mean()
+    newest = psnr(DecoderInversion()(seen, known, targets), images).mean()
     floor = -10 * (digits[0][:400].mean(0) - images).square().flatten(1).mean(1).log10().mean()
     assert together > newest + 0.7
     assert together > floor + 0.7
@@ -100,7 +100,7 @@ def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
     evidence = build_case(RunSource(run, prepared, "representation"), card, AllRoundsInversion(iterations=5), **asked)
     assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
     seen = evidence.observations, evidence.knowledge, evidence.targets
-    found = AllRoundsInversion(iterations=5)(*seen, seed=0, device=CPU)
+    found = AllRoundsInversion(iterations=5)(*seen)
     assert found.images.shape == (6, 1, 1, 8, 8)
     forgetful, prepared = trained_small(tmp_path / "other", replace(config, keep=()))
     with pytest.raises(UserError, match=r"none is kept; train with keep=2, once for each round"):

@@ -25,7 +25,6 @@ from fedpriv.uploads.payloads import Prototypes, Representations
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 
-CPU = torch.device("cpu")
 CARD = ThreatModel(attacker_data="same_domain")
 FAST = DecoderInversion(iterations=200, width=64)
 
@@ -46,7 +45,7 @@ def raw(features, labels, client=0):
 
 
 def invert(attack, seen, known, kind="representation"):
-    return attack(seen, known, list_targets(seen, kind), seed=0, device=CPU)
+    return attack(seen, known, list_targets(seen, kind))
 
 
 def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, extractor, known):
@@ -75,17 +74,6 @@ def test_by_default_vectors_of_one_image_are_refined_through_the_clients_own_ext
     for access in ("query", "shadow"):
         card = dataclasses.replace(CARD, extractor=access)
         assert moved((raw(vectors, labels),), dataclasses.replace(known, card=card)) == [False] * 4
-
-
-def test_progress_moves_through_training_and_fits_which_iterations_bound(digits, extractor, known):
-    images, labels, told = digits[0][1000:1004], digits[1][1000:1004], []
-    seen, attack = (raw(extractor(images), labels),), DecoderInversion(iterations=20, width=16)
-    targets = list_targets(seen, "representation")
-    found = attack(seen, known, targets, seed=0, device=CPU, progress=lambda *news: told.append(news))
-    assert {planned for _, planned in told} == {20 + 30 + 30}  # training, what a fit is worth to the client, the fit
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert {done for done, _ in told} >= {20, *range(21, 51), *range(51, 81)}
-    assert found.cost.iterations <= 20 + 30
 
 
 def test_a_mean_of_representations_becomes_the_mean_image(digits, extractor, known):
@@ -173,7 +161,7 @@ def test_known_classes_help_where_little_else_is(digits, extractor, known):
     assert psnr(found[:, 0], images).mean() > psnr(means, images).mean() - 0.2
     assert psnr(found[:, 0], images).mean() > psnr(without[:, 0], images).mean() + 0.5
     unknown = tuple(dataclasses.replace(one, label=-1) for one in list_targets(seen, "representation"))
-    expect_same(FAST(seen, labelled, unknown, seed=0, device=CPU).images, without)
+    expect_same(FAST(seen, labelled, unknown).images, without)
 
 
 def test_class_means_by_hand():

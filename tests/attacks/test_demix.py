@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compare import expect_close
-from gradient_cases import CPU, RATE, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import RATE, images_and_labels, knowledge_of, psnr, sigmoid_net
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage, MixtureSeparation, unmixed
@@ -38,8 +38,8 @@ def test_images_of_different_classes_come_back_unmixed(seed):
     labels = torch.tensor([3, 7, 1])
     model, images, seen = mixed(labels, seed)
     knowledge = knowledge_of(model, labels, 3)
-    found = MixtureSeparation()(seen, knowledge, WHICH, seed=0, device=CPU)
-    mixtures = DeepLeakage(outer_steps=15)(seen, knowledge, WHICH, seed=0, device=CPU)
+    found = MixtureSeparation()(seen, knowledge, WHICH)
+    mixtures = DeepLeakage(outer_steps=15)(seen, knowledge, WHICH)
     assert float(psnr(found.images[0], images).mean()) > float(psnr(mixtures.images[0], images).mean()) + 6
     assert float(psnr(found.images[0], images).min()) > 20
     assert found.labels[0].tolist() == labels.tolist()
@@ -52,7 +52,7 @@ def test_an_update_of_noise_leads_to_none_of_the_images():
     noise = {name: v + 0.01 * torch.randn(v.shape, generator=rng) for name, v in seen[0].broadcast[0].state.items()}
     seen = (Observation(0, 0, (Model(noise),), seen[0].broadcast),)
     attack, known = MixtureSeparation(outer_steps=10, restarts=1), knowledge_of(model, labels, 3)
-    found = attack(seen, known, WHICH, seed=0, device=CPU)
+    found = attack(seen, known, WHICH)
     assert float(psnr(found.images[0], images).max()) < 20
     assert not bool(found.converged)
 

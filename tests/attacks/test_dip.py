@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from looped import each
 from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.priors import dip
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, convolve, levels_that_fit
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
 from fedpriv.attacks.search.fit import Schedule, fit
 from fedpriv.util.errors import UserError
 
@@ -69,6 +68,13 @@ def prior_of(seeds, side, shape=SLIM, channels=3):
     return DeepImagePrior([torch.Generator().manual_seed(seed) for seed in seeds], (channels, side, side), shape, CPU)
 
 
+@pytest.fixture(params=["as on a CPU", "as on a GPU"])
+def way(request, monkeypatch):
+    """The way of convolving, of which a GPU has one of its own."""
+    monkeypatch.setattr(dip, "as_products", lambda rows, device: request.param == "as on a GPU")
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("side", [8, 13, 28, 32])
 def test_every_row_is_an_ordinary_network(side):
     prior = prior_of((1, 2, 3), side)
@@ -87,26 +93,6 @@ def test_every_row_is_an_ordinary_network(side):
         for gradient, wanted in zip(gradients, (down, up[:, : SLIM.channels[1]], skip), strict=True):
             # A LeakyReLU's slope may differ where rounding moves a value over zero: compare the whole, not each entry.
             assert (gradient[row, 0] - wanted).norm() < 1e-2 * wanted.norm()
-
-
-@pytest.fixture(params=["as on a CPU", "as on a GPU"])
-def way(request, monkeypatch):
-    """The way of convolving, of which a GPU has one of its own."""
-    monkeypatch.setattr(dip, "as_products", lambda rows, device: request.param == "as on a GPU")
-
-
-@pytest.mark.usefixtures("way")
-@each("side, kernel", [(side, kernel) for side in (3, 8, 16) for kernel in (1, 3, 5)])
-def test_grouped_convolutions_equal_single_ones(side, kernel):
-    draw = torch.Generator().manual_seed(side)
-    maps = torch.randn(1, 4 * 3, side, side, generator=draw)
-    weight = torch.randn(4, 2, 3, kernel, kernel, generator=draw)
-    bias = torch.randn(4, 2, generator=draw)
-    together = convolve(maps, weight, bias)
-    for row in range(4):
-        single = functional.conv2d(maps[:, 3 * row : 3 * row + 3], weight[row], padding=kernel // 2)
-        biased = single + bias[row].view(1, 2, 1, 1)
-        torch.testing.assert_close(together[:, 2 * row : 2 * row + 2], biased, rtol=1e-5, atol=1e-5)
 
 
 def test_tiny_images_are_refused():

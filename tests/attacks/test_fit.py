@@ -13,8 +13,6 @@ from fedpriv.attacks.priors.spectral import PixelPrior
 from fedpriv.attacks.search.candidates import fit_rows, solve_rows
 from fedpriv.attacks.search.fit import Adam, Schedule, fit
 
-CPU = torch.device("cpu")
-
 
 @each("fused, decay, paced", [(fused, decay, fused) for fused in (False, True) for decay in (0.0, 0.05)])
 def test_steps_are_those_of_torch_to_the_last_bit(fused, decay, paced):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compare import expect_rows_close, expect_same
-from sklearn.datasets import load_digits
+from gradient_cases import psnr
 from torch import nn
 from torch.nn import functional
 
@@ -21,18 +21,7 @@ from fedpriv.uploads.payloads import Entangled, LabelCounts, Prototypes, Represe
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
 
-CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
-
-
-def psnr(guess, truth):
-    return -10 * (guess.clamp(0, 1) - truth).square().flatten(1).mean(1).clamp_min(1e-10).log10()
-
-
-@pytest.fixture(scope="module")
-def digits():
-    source = load_digits()
-    return torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(source.target)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,7 @@ def knowledge_of(extractor, clients=1, **rest):
 
 def attack_all(attack, observations, knowledge, **rest):
     targets = list_targets(observations, "representation")
-    return attack(observations, knowledge, targets, **({"seed": 0, "device": CPU} | rest))
+    return attack(observations, knowledge, targets, **rest)
 
 
 @pytest.mark.parametrize("attack", [DipInversion(iterations=400, learning_rate=1e-2), PixelInversion(iterations=400)])
@@ -162,7 +151,7 @@ def shown(changed, images, body, attack):
     knowledge = Knowledge(ThreatModel(), (1, 8, 8), len(images), extractors={0: body})
     held = Prototypes(changed, torch.arange(len(images)), torch.ones(len(images), dtype=torch.int64))
     seen = (Observation(0, 0, (held,), ()),)
-    found = attack(seen, knowledge, list_targets(seen, "prototype"), seed=0, device=CPU)
+    found = attack(seen, knowledge, list_targets(seen, "prototype"))
     one = found.images[:, 0].detach()
     return float((one - images).square().mean()), float((one.roll(1, 0) - images).square().mean())
 

@@ -7,20 +7,11 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors.dip import Hourglass
-from fedpriv.datasets import SourceOptions, load_dataset
-from fedpriv.datasets.types import as_unit
 from fedpriv.eval.metrics import assign, squared_errors
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.seeds import generator
 
-CPU = torch.device("cpu")
 SMALL = Hourglass(channels=(8, 16), input_channels=8)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
-    return as_unit(samples.images), samples.labels
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +35,7 @@ def psnr(guesses, members):
 
 def invert(attack, seen, extractor):
     known = Knowledge(ThreatModel(), (1, 8, 8), 10, extractors={0: extractor})
-    return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU)
+    return attack(seen, known, list_targets(seen, "prototype"))
 
 
 @pytest.mark.slow

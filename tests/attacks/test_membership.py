@@ -148,11 +148,6 @@ def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
         trained("angle-matrix", pictures, labels, seen, knowledge())
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def record(target, *extra):
     assert run(["attack", "--target", target, "--attack", "membership", *extra, "--out", target, "--quiet"]) == 0
     with open(f"{target}/membership/membership.json") as file:

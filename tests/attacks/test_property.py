@@ -206,11 +206,6 @@ def test_kernels_tell_the_classes_that_clients_set_apart_and_no_others(tell, low
 SMALL = [*DIGITS, "--per-class", "30", "--clients", "5", "--rounds", "2", "--alpha", "0.5"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def record(target, *extra):
     assert run(["attack", "--target", target, "--attack", "property", *extra, "--out", "out", "--quiet"]) == 0
     return load_scores(Path("out/property"))

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from compare import expect_close, expect_same
-from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from gradient_cases import clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.update import SentEntries, sent_entries, stacked_projection
+from fedpriv.attacks.gradients.update import sent_entries
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.defenses.entries import pruned, truncated
 from fedpriv.uploads.payloads import Model
@@ -25,7 +24,7 @@ def attacked(attack, change, number=COUNT):
         before, after = one.broadcast[0].state, one.upload[0].state
         changed = {name: before[name] + change(after[name] - before[name]) for name in before}
         seen.append(replace(one, upload=(Model(changed),)))
-    found = attack(tuple(seen), knowledge_of(model, labels), list_targets(seen, "model"), seed=0, device=CPU)
+    found = attack(tuple(seen), knowledge_of(model, labels), list_targets(seen, "model"))
     return psnr(found.images[:, 0], images), psnr(found.images[:, 0].roll(1, 0), images)
 
 
@@ -81,14 +80,3 @@ def test_the_projection_by_hand():
     signs = sent_entries(wanted, "signs")(candidate)
     expect_close(signs["w"], torch.tensor([[[2.0, 0.0, 2.0]]]), atol=1e-2)
     assert signs["b"].tolist() == [[0.0]]
-
-
-def test_projections_of_several_updates_are_stacked_row_by_row():
-    ones = [sent_entries({"w": torch.tensor([value, 0.0])}, "sent") for value in (1.0, 2.0)]
-    both = stacked_projection(ones)
-    assert isinstance(both, SentEntries)
-    assert both.wanted["w"].tolist() == [[1.0, 0.0], [2.0, 0.0]]
-    limited = [sent_entries({"w": torch.tensor([value, 0.0])}, "censored") for value in (1.0, 2.0)]
-    assert stacked_projection(limited).limits.tolist() == [[1.0, 1.0], [2.0, 2.0]]
-    with pytest.raises(TypeError):
-        stacked_projection([ones[0], None])

@@ -11,7 +11,6 @@ from fedpriv.sources.guesses import prior_of_others
 from fedpriv.sources.source import shuffle
 from fedpriv.uploads.payloads import Entangled, Prototypes, get_payload
 
-CPU = torch.device("cpu")
 N_CLASSES, WIDTH = 5, 12
 PER_CLASS = 6
 

@@ -164,11 +164,6 @@ SEVERAL = [
 ASKED = ["--attack", "property", "--reach", "none", "--quiet"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def record(target, *extra, out="out"):
     assert run(["attack", "--target", target, *ASKED, *extra, "--out", out]) == 0
     return load_scores(Path(out, "property"))

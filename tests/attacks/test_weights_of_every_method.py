@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from federations import CPU, small, trained_small
+from federations import small, trained_small
 from looped import each
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
@@ -47,7 +47,7 @@ def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_si
     evidence = build_case(source, CARD, n_targets=9, seed=0)
     found = source.truths(evidence.targets, seed=0)
     knowledge = dataclasses.replace(evidence.knowledge, card=card, heads={})
-    result = LinearLayer()(evidence.observations, knowledge, evidence.targets, seed=0, device=CPU)
+    result = LinearLayer()(evidence.observations, knowledge, evidence.targets)
     for images, truth in zip(result.images, found, strict=True):
         errors = (images[:, None] - truth.members[None]).square().flatten(2).mean(2).min(0).values
         assert float(errors.max()) < 1e-6  # 60 dB

@@ -6,6 +6,11 @@ from federations import DIGITS
 from fedpriv.cli.main import run
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """Prototypes of four clients over two rounds."""

@@ -30,7 +30,6 @@ def mark(tmp_path, monkeypatch):
     (path.parent / "mine.py").write_text(text.replace("from __future__ import annotations\n", "") + first)
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.chdir(tmp_path)
     kinds = dict(DECLARED)
     yield path
     DECLARED.clear()

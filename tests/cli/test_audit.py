@@ -17,11 +17,6 @@ from fedpriv.util.folders import held
 from fedpriv.util.parallel import SILENT, Relay
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def work_on(folder, cell, tell):
     perform((folder, folder, (cell,), Execution()), Relay(SILENT, tell))
 

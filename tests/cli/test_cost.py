@@ -63,14 +63,6 @@ def test_pairs_are_explained_by_an_example_that_works(capsys):
     assert counts["upload_scalars_per_round"] == 30 * 128
 
 
-def test_options(capsys):
-    sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
-    plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
-    counts = cost(capsys, "--method", "fedproto", *sizes, "--option", "averaging=counts")
-    more = counts["methods"][0]["communication"]["full"]
-    assert more["upload_scalars_per_round"] == plain["upload_scalars_per_round"] + 20
-
-
 def test_all_methods_at_once_with_what_is_missing(capsys):
     found = cost(capsys, "--method", "all", "--classes", "10", "--width", "512")
     assert [row["method"] for row in found["methods"]] == list(METHODS)

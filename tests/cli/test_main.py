@@ -26,11 +26,6 @@ SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "result"
@@ -208,14 +203,6 @@ def test_by_default_the_attacker_owns_some_of_the_auxiliary(capsys):
     assert cards == ["same_domain", "none", "none"]
 
 
-def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
-    code, out, err = call(capsys, "attack", "--target", "representation", *KNOWN, "--json", "--out", "r")
-    assert code == 0
-    assert "decoder" not in json.loads(out)["attacks"]
-    assert "dip" in json.loads(out)["attacks"]
-    assert len([line for line in err.splitlines() if line.startswith("left out: attack 'decoder' needs")]) == 1
-
-
 def test_inversions_run_through_a_shadow_extractor(capsys):
     arguments = ["attack", "--target", "prototype", *KNOWN, *OWN, "--knowledge", "extractor=shadow"]
     out = done(capsys, *arguments, "--attack", "pixels", "--attack", "decoder", "--json", "--out", "r")
@@ -225,16 +212,6 @@ def test_inversions_run_through_a_shadow_extractor(capsys):
 
 
 # ---------------------------------------------------------------- doctor, and the page of settings
-
-NAMED_OTHERWISE = {"list": "catalogue", "audit-dp": "audit_dp"}
-"""Commands whose verb is called otherwise: ``fedpriv.list`` would hide Python's own, and no name of Python has a dash."""
-
-
-def test_every_command_is_a_call_of_a_public_verb():
-    for name, place in COMMANDS.items():
-        verb = getattr(fedpriv, NAMED_OTHERWISE.get(name, name))
-        source = Path(fedpriv.__file__).parent / "cli" / f"{place.partition(':')[0]}.py"
-        assert f"fedpriv.{verb.__name__}(" in source.read_text(), name
 
 
 def test_lines_can_be_pasted(capsys):

@@ -132,8 +132,7 @@ def folder(tmp_path_factory):
     return home, (255 * images).round()[:, None] / 255
 
 
-def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys):
     home, images = folder
     data = [*words("--dataset folder --data-dir"), str(home), *words("--clients 2 --partition iid --image-size 28")]
     data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--auxiliary", "0"]

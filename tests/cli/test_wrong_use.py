@@ -98,8 +98,7 @@ def test_wrong_use_is_answered_in_one_line(made, monkeypatch, capsys):
     assert wrong == []
 
 
-def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):
     (tmp_path / "deep.toml").write_text(f"seeds = {'[' * 500}{']' * 500}")
     (tmp_path / "bytes.toml").write_bytes(b"seeds = '\xff'")
     for name, complaint in (

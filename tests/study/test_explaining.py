@@ -4,7 +4,7 @@ import pytest
 from command_line import call
 
 import fedpriv
-from fedpriv.attacks import ATTACKS, TARGETS
+from fedpriv.attacks import ATTACKS
 from fedpriv.claims import claims
 from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
@@ -12,7 +12,6 @@ from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.reports.page import attack_pages
 from fedpriv.uploads import PAYLOADS
-from fedpriv.util.glossary import find_word, words
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 
@@ -30,11 +29,7 @@ def test_every_attack_has_its_page_and_every_page_its_attack():
 @pytest.mark.parametrize(
     ("name", "kind", "parts"),
     [
-        (
-            "fedgh",
-            "method",
-            ("- uploads: prototype\n", "ACM MM 2023", "## Options", "```bibtex\n@inproceedings{yi2023"),
-        ),
+        ("fedgh", "method", ("- uploads: prototype\n", "## Options", "```bibtex\n@inproceedings{yi2023")),
         ("dip", "attack", ("- budget: iterations=300", "**Threat model**", "## What it reaches")),
         ("clip", "defense", ("v <- v min(1, bound / ||v||_2)", "The `bound` is in units")),
         ("prototype", "kind of payload", ("- method trained where there is no run: fedgh", "- sent: every round")),
@@ -48,17 +43,6 @@ def test_an_explanation_holds_the_facts_the_text_and_the_paper(name, kind, parts
     whole = explanation._repr_markdown_()
     assert whole.startswith(f"# {name} ({kind})\n")
     assert [part for part in parts if part not in whole] == []
-
-
-def test_the_words_of_reports_have_entries_of_two_to_four_lines():
-    spellings = [name for word in words() for name in word.names]
-    assert all(name in find_word(name).names for name in spellings), "two entries have one spelling"
-    for word in words():
-        assert str(fedpriv.explain(word.names[0])) == f"# {word.names[0]}\n\n{word.text}"
-        assert 80 < len(word.text) <= 320
-        assert word.target in ("", *TARGETS)
-    for name in ("PSNR", "shuffled control", "white_box", "AUC", "local-work sweep", "Gradients"):
-        assert fedpriv.explain(name).kind == "words"
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():

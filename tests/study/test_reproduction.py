@@ -2,7 +2,6 @@
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.claim_card import lines_of
 from fedpriv.study.claim_guesses import guessed
 from fedpriv.study.claim_plan import Asked, Plan, places, planned
-from fedpriv.study.judging import Measured, PerUnit, card_of, difference, is_same_data, mean_of, over_clients
+from fedpriv.study.judging import Measured, PerUnit, card_of, difference, mean_of, over_clients
 from fedpriv.util.errors import UserError
 
 OWN = """
@@ -204,15 +203,6 @@ def test_naming_one_of_a_client_s_two_classes_is_right_for_about_half_and_what_p
     assert 45 < float(first.split(" to ")[1].split()[0]) < 60
     assert second.startswith("2 of 15 printed values")
     assert "FedAvg (44.29" in second
-
-
-def test_smaller_images_are_other_data():
-    """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
-    claim = claims()["fedre-figure-4"]
-    place = places(claim)[0]
-    assert not is_same_data(claim, place, Asked("cpu"))
-    assert is_same_data(claim, place, Asked("paper"))
-    assert not is_same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))
 
 
 def test_attacks_on_no_chosen_row_are_left_out():

@@ -118,9 +118,3 @@ def test_a_named_attack_without_its_grant_is_refused_and_others_are_left_out():
     assert "attack 'dip' needs extractor=white_box or shadow" in lines[0]
     with pytest.raises(UserError, match="attack 'dip' needs"):
         granted(chosen, ("dip",), "prototype", card, None)
-
-
-def test_names_fit_the_target():
-    assert attack_names("entangled", ["dip", "dip"]) == ("dip",)
-    with pytest.raises(UserError, match=r"attacks model .*not entangled"):
-        attack_names("entangled", ["dlg"])

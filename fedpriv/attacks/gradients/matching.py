@@ -120,14 +120,22 @@ class Matcher:
         inputs = images.new_empty(0)
         if self.together.supported and len(group.sizes) == 1:
             gradients, inputs = self.together(group.weights | group.fixed, images, labels, group.readout)
-        elif self._looped:
-            rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
-            gradients = {name: torch.stack([row[name] for row in rows]) for name in group.weights}
         else:
-            gradients = dict(vmap(lambda *current: self._one(group, *current))(images, labels))
+            gradients = self._each(group, images, labels)
         if group.projection is not None:
             gradients = group.projection({name: formed(gradients[name]) for name in group.target})
         return gradients, inputs
+
+    def _each(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        if not self._looped:
+            try:
+                return dict(vmap(lambda *current: self._one(group, *current))(images, labels))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # the network decides by values, or writes in place: then one by one
+                self._looped = True
+        rows = [self._one(group, image, label) for image, label in zip(images, labels, strict=True)]
+        return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
 
     def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         weights, fixed, sizes = group.weights, group.fixed, group.sizes

@@ -222,7 +222,7 @@ class GradientMatching(Attack):
             counts=counts,
             labels=table.to(problem.device),
             apart=tuple(apart),
-            misled=taught or bool(loss.besides) or (any(len(s.sizes) > 1 for s in compared) and bool(loss.later)),
+            misled=taught or loss.disturbed or (loss.disturbed_later and any(len(s.sizes) > 1 for s in compared)),
             statistics=tuple(entry for entry in granted if entry) if all(granted) else (),
         )
 

@@ -31,7 +31,7 @@ from fedpriv.attacks.inference.update_scores import bias_change, has_gradients, 
 from fedpriv.attacks.inputs.outputs import known_classes, log_outputs, public_outputs
 from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_holds
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
+from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.uploads.kinds import (
     ANSWERS,
@@ -254,7 +254,8 @@ class PropertyInference(Inference):
         if public is None and not some_certain:
             raise UserError(
                 f"property: no stored upload says in clear what is asked ({question}), and the attacker has "
-                f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and public N"
+                f"nothing to learn it from; pass knowledge={shown({'attacker_data': 'same_domain'})} and public N, "
+                f"of your own uploads {GIVEN['attacker_data']}"
             )
         if public is not None and len(public) < LEAST_IMAGES:
             raise UserError(

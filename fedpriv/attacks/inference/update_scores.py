@@ -59,13 +59,25 @@ class Layer:
 
 
 def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | None:
-    """Return the first uploaded fully connected layer before the head of a network, and its inputs; None where none is.
+    """Return the first uploaded fully connected layer before the head that takes one vector an image; None where none does.
 
     Of a matrix of which only leading singular triples arrived, U^T (W - W') is known exactly, and of the rest too little.
     """
     layers = [str(name) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     head = next((name for name in layers if f"{name}.".startswith(HEAD)), layers[-1] if layers else "")
-    name = next((name for name in layers if name != head and f"{name}.weight" in update.before), None)
+
+    def given(name: str, some: Tensor) -> list[Tensor]:
+        seen: list[Tensor] = []
+        hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+        try:
+            with torch.no_grad():
+                functional_call(model, update.before, (some,))
+        finally:
+            hook.remove()
+        return seen
+
+    sent = (name for name in layers if name != head and f"{name}.weight" in update.before)
+    name = next((name for name in sent if [rows.dim() for rows in given(name, images[:1])] == [2]), None)
     if name is None:
         return None
     weight, bias = f"{name}.weight", f"{name}.bias"
@@ -78,15 +90,7 @@ def hidden_layer(model: nn.Module, update: Update, images: Tensor) -> Layer | No
         change = torch.cat([change, (update.before[bias] - update.after[bias]).double()[:, None]], 1)
 
     def inputs() -> Tensor:
-        seen: list[Tensor] = []
-        hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-        try:
-            with torch.no_grad():
-                for some in images.split(BATCH):
-                    functional_call(model, update.before, (some,))
-        finally:
-            hook.remove()
-        rows = torch.cat(seen).double().reshape(len(images), -1)
+        rows = torch.cat([row for some in images.split(BATCH) for row in given(name, some)]).double()
         return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if biased else rows
 
     return Layer(change, _ROUNDING * float(update.before[weight].double().square().mean().sqrt()), inputs)

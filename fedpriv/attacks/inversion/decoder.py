@@ -137,13 +137,14 @@ class DecoderInversion(Attack):
         converged = torch.full_like(objective, decoder.settled, dtype=torch.bool)
         problem = replace(problem, progress=stages.of(len(steps_each) - 1))
         matches = sorted({each.match for each in fits if each.share})
+        parts = Stages(problem.progress, [self._steps] * len(matches))
         for part, match in enumerate(matches):
             places = torch.tensor([index for index, each in enumerate(fits) if each.share and each.match == match])
             some = places.to(device)
             chosen = [fits[index] for index in places.tolist()]
             shares = torch.tensor([each.share for each in chosen], device=device)
             longer = torch.tensor([each.longer for each in chosen], device=device)
-            within = self._part(problem, part, len(matches))
+            within = replace(problem, progress=parts.of(part))
             fitted = self._refined(within, images[some], vectors[some], owners[places], labels[some], match, longer)
             images[some] = torch.lerp(images[some], fitted.images, shares.view(-1, 1, 1, 1))
             objective[some] = distances(places, match)
@@ -206,10 +207,6 @@ class DecoderInversion(Attack):
     def _steps(self) -> int:
         return int(_LONGER * self.iterations) if self.refine_steps is None else self.refine_steps
 
-    def _part(self, problem: AttackProblem, part: int, parts: int) -> AttackProblem:
-        """Return the problem with the progress of one of several fits."""
-        return replace(problem, progress=Stages(problem.progress, [self._steps] * parts).of(part))
-
     def _fitted_to(self, problem: AttackProblem) -> list[int]:
         """Return the numbers of the targets whose vectors the uploads say are of one image, where fits are possible."""
         if not self._steps or problem.knowledge.card.extractor != "white_box":
@@ -251,8 +248,9 @@ class DecoderInversion(Attack):
                     longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
             owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
             fitted: dict[Match, Tensor] = {}
+            parts = Stages(problem.progress, [self._steps] * len(tried))
             for part, match in enumerate(tried):
-                within = self._part(problem, part, len(tried))
+                within = replace(problem, progress=parts.of(part))
                 fitted[match] = self._refined(within, decoded, vectors, owners, known.labels, match, times).images
             return learned_fit(decoded, fitted, known.images, longer)
 
@@ -300,7 +298,7 @@ class DecoderInversion(Attack):
 
         def distance(images: Tensor, which: Tensor) -> Tensor:
             mine, goal = goals(which)
-            return DISTANCES[match](extracted(images, mine), goal, None)
+            return DISTANCES[match](extracted(images, mine), goal)
 
         schedule = Schedule(steps, rate, anneal=True, tolerance=_FOUND, patience=steps, fits=FITS)
         tell = problem.progress or (lambda done, planned: None)

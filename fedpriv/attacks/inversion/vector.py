@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.inputs.outputs import DISTANCES, Match, output_distance, squared_length, uploaded_output
+from fedpriv.attacks.inputs.outputs import DISTANCES, Match, output_distance, uploaded_output
 from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
@@ -52,16 +52,15 @@ def vector_distance(
     clients = torch.tensor([target.client for target in problem.targets])
 
     @Last
-    def goals(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        goal = vectors[places.to(vectors.device)]
-        return clients[places].repeat_interleave(count), goal, squared_length(goal)
+    def goals(places: Tensor) -> tuple[Tensor, Tensor]:
+        return clients[places].repeat_interleave(count), vectors[places.to(vectors.device)]
 
     def distance(images: Tensor, places: Tensor) -> Tensor:
-        owners, goal, squares = goals(places)
+        owners, goal = goals(places)
         features = extracted(images.flatten(0, 1), owners)
         if count > 1:
             features = features.unflatten(0, (-1, count)).mean(1)
-        return DISTANCES[match](features, goal, squares)
+        return DISTANCES[match](features, goal)
 
     return distance
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -84,7 +84,6 @@ class DeepImagePrior(Prior):
         images: int = 1,
     ) -> None:
         self._shape, self._image_shape, self._count = shape, image_shape, images
-        self._render: Callable[[Tensor], Tensor] = self._pictures
         self._widths = shape.channels[: levels_that_fit(*image_shape[1:])]
         drawn = {name: values.to(device) for name, values in self._draw(generators).items()}
         self._input = drawn.pop("input")

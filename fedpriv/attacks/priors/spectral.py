@@ -135,10 +135,6 @@ class Frame:
         """Return the points of images."""
         return self.spectrum.points(images - self.centres)
 
-    def of(self, rows: Tensor) -> Frame:
-        """Return that of some rows (int64 positions on the CPU)."""
-        return Frame(self.centres[rows.to(self.centres.device)], self.spectrum)
-
 
 def frame_of(knowledge: Knowledge, trained: Trained, labels: Tensor) -> Frame:
     """Return the frame of images with these labels ``(N, M)``, negative where none is known.
@@ -183,7 +179,7 @@ class SpectralPrior(Prior):
     """The coordinates ``(N, c, h, w)`` of N rows of one image in a frame; images are clamped as they are shown."""
 
     def __init__(self, start: Tensor, frame: Frame) -> None:
-        self._whole = self._frame = frame
+        self._frame = frame
         self._centres: Last[Tensor, Tensor] = Last(lambda rows: frame.centres[rows.to(frame.centres.device), 0])
         self.parameters = [start.clone().requires_grad_()]
         self._share = 1.0
@@ -200,13 +196,14 @@ class SpectralPrior(Prior):
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the weighted total variation of each image and how unlikely it is, ``(n,)``."""
-        points = self._whole.spectrum.points(images - self._centres(rows))
+        points = self._frame.spectrum.points(images - self._centres(rows))
         unlikely = points.square().flatten(1).mean(1)
         return self._share * (_SMOOTH * total_variation(images)) + self._share * _UNLIKELY * unlikely
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        self._frame = self._frame.of(rows)
+        centres = self._frame.centres
+        self._frame = Frame(centres[rows.to(centres.device)], self._frame.spectrum)
 
 
 def images_to_train_on(attack: str, knowledge: Knowledge) -> Tensor:

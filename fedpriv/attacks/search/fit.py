@@ -145,9 +145,7 @@ class Fitted:
 
     images: Tensor  # (N, c, h, w) in [0, 1]
     objective: Tensor  # (N,) of exactly these images
-    converged: (
-        Tensor  # (N,) bool, whether the objective is below the tolerance, or the distance alone says that it fits
-    )
+    converged: Tensor  # (N,) bool, whether the objective is below the tolerance, or the distance alone says so
     steps: Tensor  # (N,) int64
 
     @property
