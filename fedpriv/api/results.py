@@ -343,7 +343,7 @@ class Changes(Tabular):
 
     Attributes:
         rows: one for each result that both have: its ``name``, the ``quantity``, ``before``, ``after``, ``difference`` with
-            ``low`` and ``high`` (its 95 % interval), whether ``paired``, the accuracies, and a ``verdict``.
+            ``low`` and ``high`` (its 95 % interval), the accuracies, and a ``verdict``.
         settings: what differs in how they were made, a line each.
         only_before, only_after: names of results that only one has.
     """
@@ -441,7 +441,7 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
     apart = iter(separated([entry for entry in results.values() if not isinstance(entry, str)]))
     for name, item in results.items():
         row: dict[str, Any] = {"name": name}
-        row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
+        row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high"))
         for when, record in zip(("before", "after"), pairs[name], strict=True):
             row[f"accuracy {when}"] = record.accuracy
         if isinstance(item, str):
@@ -450,7 +450,7 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
         real = next(apart)
         verdict = FEW if item.p_value is None else NOISE if not real else MORE if item.mean > 0 else LESS
         low, high = item.ci95 or (None, None)
-        row |= {key: getattr(item, key) for key in ("quantity", "before", "after", "paired")}
+        row |= {key: getattr(item, key) for key in ("quantity", "before", "after")}
         yield row | {"difference": item.mean, "low": low, "high": high, "verdict": verdict}
 
 
