@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "eval": 4_481,
     "claims": 211,
     "reports": 2_566,
-    "cli": 970,
+    "cli": 976,
     "pipeline": 1_732,
     "sources": 3_148,
     "api": 2_137,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 265
+RESERVE = 259
 """Lines that no room has yet."""
 
 

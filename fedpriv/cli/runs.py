@@ -245,6 +245,10 @@ def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> Non
         common.print_table(kind, rows)
 
 
+SCREEN = 23
+"""Lines of an explanation at most, before the line that names the rest."""
+
+
 @click.command()
 @click.argument("name")
 @click.option("--all", "whole", is_flag=True, help="With the page of an attack, and the BibTeX entry of a method.")
@@ -258,8 +262,10 @@ def explain(name: str, whole: bool, as_json: bool, quiet: bool) -> None:
         common.tell(*(f"{key}: {fact}" for key, fact in result.facts.items() if fact))
     else:
         lines = visible(result._repr_markdown_() if whole else str(result)).splitlines()
-        common.tell(*(lines if whole else (part for line in lines for part in common.filled(line) or [""])))
-        if not whole and (result.page or result.bibtex):
+        if not whole:
+            lines = [part for line in lines for part in common.filled(line) or [""]]
+        common.tell(*(lines if whole else lines[:SCREEN]))
+        if not whole and (result.page or result.bibtex or len(lines) > SCREEN):
             common.tell("", f"more: fedpriv explain {result.name} --all")
 
 
