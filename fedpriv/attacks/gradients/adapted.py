@@ -33,7 +33,7 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.update import require_facts
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import Needs, Observation, Reconstruction, TargetId
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS, UPDATES, WHOLE, Kinds
 from fedpriv.util.errors import UserError
 
@@ -120,7 +120,7 @@ def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, di
     labels = {client: knowledge.labels[round_, client].cpu() for client in clients}
     together = replace(
         knowledge,
-        batch=BatchFacts(sum(map(len, labels.values())), facts[0].learning_rate, 1),
+        batch=replace(facts[0], batch_size=sum(map(len, labels.values())), sizes=()),
         batches={},
         statistics={},
         labels={(round_, clients[0]): torch.cat(list(labels.values()))},
