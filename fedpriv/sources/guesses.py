@@ -134,7 +134,9 @@ def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
     ridge = min(_RIDGES, key=error) if number > 2 else math.inf
     if math.isinf(ridge):
         return mean.expand(len(eye), -1).float()
-    return (mean + torch.linalg.solve(mixing.T @ mixing + ridge * eye, mixing.T @ (uploads - total * mean))).float()
+    beyond = torch.linalg.solve(mixing.T @ mixing + ridge * eye, mixing.T @ (uploads - total * mean))
+    result: Tensor = (mean + beyond).float()
+    return result
 
 
 def _representations(
