@@ -60,14 +60,14 @@ BUDGET: dict[str, int] = {
     "reports": 2_566,
     "cli": 976,
     "pipeline": 1_734,
-    "sources": 3_147,
+    "sources": 3_149,
     "api": 2_137,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 749
+RESERVE = 747
 """Lines that no room has yet."""
 
 
