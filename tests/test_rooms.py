@@ -45,7 +45,7 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 1_875,
-    "algebra": 459,
+    "algebra": 433,
     "datasets": 999,
     "models": 816,
     "uploads": 926,
@@ -53,21 +53,21 @@ BUDGET: dict[str, int] = {
     "dp": 584,
     "federation": 2_131,
     "methods": 2_945,
-    "defenses": 1_769,
-    "attacks": 10_475,
+    "defenses": 1_760,
+    "attacks": 10_019,
     "eval": 4_481,
     "claims": 211,
     "reports": 2_566,
     "cli": 976,
-    "pipeline": 1_732,
-    "sources": 3_148,
+    "pipeline": 1_734,
+    "sources": 3_149,
     "api": 2_137,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 259
+RESERVE = 747
 """Lines that no room has yet."""
 
 
