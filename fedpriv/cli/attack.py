@@ -65,7 +65,7 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
         _show(result, verbose=verbose)
 
 
-def _from_files(given: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
+def _from_files(given: dict[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``attack_uploads`` for uploads in files; flags about a federation to train are refused."""
     from fedpriv.sources.upload_files import read_upload_files
 
@@ -77,7 +77,7 @@ def _from_files(given: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
     if others or "uploads" not in files:
         flag = "--" + (others or list(files))[0].replace("_", "-")
         raise click.UsageError(f"{flag}: not with --uploads; drop it" if others else f"{flag}: needs --uploads DIR")
-    where = {"images": None, "before": None, "gradients": False} | files
+    where: dict[str, Any] = {"images": None, "before": None, "gradients": False, **files}
     return given | read_upload_files(model=model, steps=steps, **where)
 
 

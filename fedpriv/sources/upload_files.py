@@ -77,7 +77,7 @@ def read_upload_files(
         current, classes = _pair(owned[stem], own, "")
         order, facts = _steps(steps, len(current), gradients=gradients)
         found["images"].append(current[order])
-        found["labels"].append(classes[order])
+        found["labels"].append(None if classes is None else classes[order])
         found["batch"].append(facts)
         if "held_out_images" in own:
             found.setdefault("held_out", []).append(_pair(owned[stem], own, "held_out_"))
