@@ -54,7 +54,9 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
     again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
     given = common.given_values(flags)
-    files = {name: given.pop(name) for name in ("uploads", "images", "before", "gradients") if name in given}
+    files: dict[str, Any] = {
+        name: given.pop(name) for name in ("uploads", "images", "before", "gradients") if name in given
+    }
     if files:
         given, listener.resume = _from_files(given, files), None
     work = fedpriv.attack_uploads if files else fedpriv.attack
