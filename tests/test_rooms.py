@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "eval": 4_481,
     "claims": 211,
     "reports": 2_566,
-    "cli": 1_007,
+    "cli": 1_009,
     "pipeline": 1_734,
     "sources": 3_314,
     "api": 2_137,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 443
+RESERVE = 441
 """Lines that no room has yet."""
 
 
