@@ -230,7 +230,7 @@ def rates(auc, ci95=None):
 def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **changes):
     """A record of inference: of membership, or of a property."""
     own = {
-        "membership": {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None, "nonmembers": "held_out"},
+        "membership": {"n_candidates": 20, "n_nonmembers": 10, "classes": None, "nonmembers": "held_out"},
         "property": {
             **{"question": "majority", "learned_from": "others", "n_pairs": 12, "n_yes": 3},
         },

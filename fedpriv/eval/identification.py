@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import ScoredGuesses, squared_errors
 from fedpriv.eval.records import Identification
@@ -85,7 +84,6 @@ def identification(
     hits = {
         name: np.array([one[0] for one in map(identify, panel.guesses, truths) if one is not None])
         for name, panel in floors.items()
-        if name != NEAREST
     }
     gains = {name: shares - selected for name, selected in hits.items()}
     return rated(shares, hits, means.keep(rows), **more), rows, gains

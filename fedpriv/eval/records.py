@@ -35,20 +35,14 @@ and of no attack, accuracy beside that without any exchange."""
 
 SHUFFLED = "shuffled"
 
-NEAREST = "nearest_auxiliary"
-"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
-
 LABELS = {
     "mean_colour": "mean colour",
     "mean_image": "mean image",
     "optimal_image": "PSNR-optimal image",
     "class_mean_image": "class mean image",
     "optimal_class_image": "PSNR-optimal image of the class",
-    "random_same_class": "random image of the class",
-    "random_image": "random image of any class",
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
-    NEAREST: "the auxiliary image nearest to the upload",
     SHUFFLED: "shuffled uploads",
     "auxiliary": "class mean of auxiliary images through the granted extractor",
     "head_rows": "row of the broadcast classifier, scaled",
@@ -392,7 +386,7 @@ class ReconstructionRecord(Provenance):
     n_diverged: int  # targets with images that are not finite
     headline: str  # the rule behind ``psnr_db``
     metrics: Metrics
-    floors: Mapping[str, ImageMeasures]  # blind guesses, the upload's choice, the control; LPIPS of the baseline alone
+    floors: Mapping[str, ImageMeasures]  # blind guesses and the control; LPIPS of the baseline alone
     advantage_db: Advantage  # above the strongest of them
     comparisons: tuple[Comparison, ...]  # with the baseline, by measure and stratum; what verdicts rest on
     targets: tuple[Target, ...]
@@ -453,12 +447,6 @@ class InferenceRecord(Provenance, Rates):
         return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
-class StratumArea(Rate):
-    """Area under the curve over ``n`` candidates that are alike."""
-
-    n: int
-
-
 class NamedClasses(Record):
     """For how many of ``clients`` uploads say exactly which classes they hold, and count their images exactly.
 
@@ -495,7 +483,6 @@ class MembershipRecord(InferenceRecord):
     n_nonmembers: int
     nonmembers: Literal["held_out", "others"] = "others"
     baseline: Baseline | None = None  # what is reached without the upload; None where no network is assumed to be known
-    strata: Mapping[str, StratumArea]  # by how many images of the class the client holds
     classes: NamedClasses | None  # None where uploads name none
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
+from fedpriv.eval.floors import FLOORS, SHUFFLED, guess
 from fedpriv.eval.identification import identification
 from fedpriv.eval.intervals import Means
 from fedpriv.eval.metrics import (
@@ -124,7 +124,7 @@ def _with_guesses(
     pairs = list(zip(truths, reconstruction.targets, attack.guesses, strict=True))
     return attack, {
         name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
-        for name in guessers(truths)
+        for name in FLOORS
     }
 
 
@@ -215,14 +215,13 @@ def image_comparisons(
     attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
     """Compare the PSNR of images with that of floors."""
-    gains = {name: attack.psnr - panel.psnr for name, panel in floors.items() if name != NEAREST}
+    gains = {name: attack.psnr - panel.psnr for name, panel in floors.items()}
     return means.compare(gains, "images", DECIBELS, strata, named=NAMED)
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
     """Return the baseline: the guess with the highest mean PSNR, a blind one or the control."""
-    names = [name for name in floors if name != NEAREST]
-    return max(names, key=lambda name: float(floors[name].psnr.mean()))
+    return max(floors, key=lambda name: float(floors[name].psnr.mean()))
 
 
 def _targets(

@@ -76,7 +76,7 @@ def load_reconstruction(path: Path) -> Reconstruction:
 
 
 _POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
-_TRUTH = ("members", "weights", "labels", "feature", "nearest")
+_TRUTH = ("members", "weights", "labels", "feature")
 
 
 def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:

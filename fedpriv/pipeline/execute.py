@@ -190,7 +190,7 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
         control = search(title("shuffled uploads"), replace(problem, observations=case.shuffled), ground, job)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
-    truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
+    truths = with_guesses(truths, case, device=source.device, kept=ground.scorers)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     facts: dict[str, Any] = {"redacted": ground.plan.redact}
     if isinstance(source, RunSource):

@@ -202,8 +202,6 @@ def _measures(record: Record) -> list[tuple[str, ...]]:
     rows += [] if record.shuffled is None else [_rate("AUC, shuffled uploads", record.shuffled.auc)]
     if isinstance(record, MembershipRecord):
         rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
-        for name, area in record.strata.items():
-            rows.append(_rate(f"AUC, {name} images of the class", area, f"{area.n}"))
     return rows
 
 

@@ -1,8 +1,7 @@
 """Guesses at the vector behind a target: all that an attacker could say of it without its upload.
 
 Auxiliary images through the granted extractor, the classifier that was broadcast, and other clients' uploads. No truth but a
-target's classes goes in, and those only where threat model or upload give them; the target's own upload goes into one thing,
-which images of the pool are nearest to it, and scores keep that apart from what is blind.
+target's classes goes in, and those only where threat model or upload give them; nor does the target's own upload.
 """
 
 from __future__ import annotations
@@ -16,44 +15,40 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.features.posterior import prior_of_images
-from fedpriv.attacks.inputs.targets import represented, target_feature
-from fedpriv.attacks.observation import Observation, TargetId, Unit
+from fedpriv.attacks.inputs.targets import represented
+from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Pool, Truth
-from fedpriv.uploads.kinds import HEADS, MIXTURES, SEPARATE, VECTORS
+from fedpriv.uploads.kinds import HEADS, MIXTURES, SEPARATE
 
-NEAREST = 64  # images that are kept by their distance to the uploaded vector, the nearest first
 MOST_OTHERS = 60  # other clients' mixtures, of the newest rounds, that a class's vector is solved for from
 _RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)  # tried where mixtures are solved for classes
 
 
 def with_guesses(
-    truths: Sequence[Truth], case: Case, kind: str, unit: Unit, *, device: torch.device, kept: Trained | None = None
+    truths: Sequence[Truth], case: Case, *, device: torch.device, kept: Trained | None = None
 ) -> tuple[Truth, ...]:
-    """Return truths with what could be guessed at them."""
+    """Return truths with what could be guessed at their vectors."""
     knowledge, keep = case.knowledge, kept or Trained()
     tables: dict[int, dict[str, Tensor]] = {}
     result = []
     for target, truth in zip(case.targets, truths, strict=True):
-        told = target.label >= 0 or (target.round, target.client) in knowledge.labels
+        if truth.feature is None:
+            result.append(truth)
+            continue
+        told, vectors = target.label >= 0 or (target.round, target.client) in knowledge.labels, dict[str, Tensor]()
         features = _representations(knowledge.extractors.get(target.client), truth.pool, device, keep)
-        nearest, vectors = None, dict[str, Tensor]()
-        if features is not None and kind in VECTORS and unit != "class":
-            vector = target_feature(case.observations, target)
-            if features.shape[1] == len(vector):
-                nearest = (features - vector.float().cpu()).square().sum(1).argsort()[:NEAREST]
-        if truth.feature is not None:
-            if target.client not in tables:
-                tables[target.client] = _tables(case, target, features, truth.pool)
-            shares = truth.label_weights()
-            for name, table in tables[target.client].items():
-                if len(table) == 1:
-                    vectors[name] = table[0]
-                elif told:
-                    vectors[name] = torch.stack([share * table[label] for label, share in shares.items()]).sum(0)
-                elif name == "auxiliary" and features is not None:
-                    vectors[name] = features.mean(0)
-        result.append(replace(truth, nearest=nearest, vectors=vectors))
+        if target.client not in tables:
+            tables[target.client] = _tables(case, target, features, truth.pool)
+        shares = truth.label_weights()
+        for name, table in tables[target.client].items():
+            if len(table) == 1:
+                vectors[name] = table[0]
+            elif told:
+                vectors[name] = torch.stack([share * table[label] for label, share in shares.items()]).sum(0)
+            elif name == "auxiliary" and features is not None:
+                vectors[name] = features.mean(0)
+        result.append(replace(truth, vectors=vectors))
     return tuple(result)
 
 

@@ -160,8 +160,6 @@ class Truth:
         members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
             images of the class for a prototype, all the client's images for an entangled representation, the n images
             of the batch for a gradient. Private.
-        nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the images whose representations are nearest to the
-            uploaded vector, the nearest first; None where the upload holds no vector, or no extractor is granted.
     """
 
     members: Tensor
@@ -169,7 +167,6 @@ class Truth:
     labels: Tensor  # ``(m,)`` int64 classes of the members. Private
     pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
     feature: Tensor | None = None  # ``(d,)`` the true representation that linear algebra tries to recover
-    nearest: Tensor | None = None
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
     def __post_init__(self) -> None:

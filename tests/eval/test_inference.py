@@ -83,8 +83,6 @@ def test_every_member_has_a_held_out_image_of_its_client_and_class():
         classes = numbers % 4
         assert classes.tolist() == trial.candidates.labels.tolist()
         assert sorted(classes[trial.member]) == sorted(classes[~trial.member])
-        counts = np.bincount(LABELS[HELD[client]], minlength=4)
-        assert trial.n_c.tolist() == counts[classes].tolist()
         assert len(trial.member) == (18, 12)[client]
     strange = draw_trials(dataclasses.replace(TRUTH, held_out={1: HELD_OUT[1]}), [0, 1], 100, 0)
     assert [len(one.member) for one in strange] == [0, 12]  # others' images are no substitute
@@ -114,7 +112,6 @@ def test_members_are_those_that_went_into_the_upload_and_no_auxiliary_is_the_cli
     numbers = np.array([number_of(image) for image in trial.candidates.images])
     assert sorted(numbers[trial.member]) == [1, 4]
     assert not set(numbers[~trial.member]) & set(HELD[0].tolist())
-    assert set(trial.n_c.tolist()) == {1}  # images of the class that the round used
 
 
 def test_a_client_without_held_out_images_of_its_classes_gives_no_candidates():

@@ -31,7 +31,7 @@ def test_a_perfect_reconstruction_scores_one_hundred():
     assert answers(judge(reconstruction(firsts(secrets), per_client=1), secrets))[0].verdict == "leak"
 
 
-@pytest.mark.parametrize("name", ["mean_image", "class_mean_image", "noise", "random_same_class"])
+@pytest.mark.parametrize("name", ["mean_image", "class_mean_image", "noise"])
 def test_an_attack_that_returns_a_floor_has_exactly_its_score(name):
     secrets = truths([1, 2, 5, 12] * 2)
     ids = reconstruction(firsts(secrets)).targets

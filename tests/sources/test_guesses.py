@@ -35,7 +35,7 @@ def guessed(world, kind, unit, **grants):
     by = UnmixedInversion() if unit == "class" else None
     evidence = build_case(RunSource(directory, federation, kind), card, by, n_targets=30, seed=0)
     found = RunSource(directory, federation, kind).truths(evidence.targets, seed=0, unit=unit)
-    return evidence, with_guesses(found, evidence, kind, unit, device=CPU)
+    return evidence, with_guesses(found, evidence, device=CPU)
 
 
 def test_three_parts_of_the_images_share_none(prototypes):
@@ -64,8 +64,8 @@ def test_no_guess_sees_the_targets_upload_or_its_members(kind, unit, prototypes,
         return dataclasses.replace(seen, upload=changed)
 
     other = dataclasses.replace(evidence, observations=tuple(spoilt(seen) for seen in evidence.observations))
-    secrets = [dataclasses.replace(one, members=1 - one.members, nearest=None, vectors={}) for one in found]
-    again = with_guesses(secrets, other, kind, unit, device=CPU)[0]
+    secrets = [dataclasses.replace(one, members=1 - one.members, vectors={}) for one in found]
+    again = with_guesses(secrets, other, device=CPU)[0]
     assert truth.vectors
     for name, guess in truth.vectors.items():
         expect_same(again.vectors[name], guess)
@@ -75,7 +75,6 @@ def test_mixtures_have_guesses_at_every_class(mixtures):
     _, found = guessed(mixtures, "entangled", "class")
     for truth in found:
         assert set(truth.vectors) == {"auxiliary", "head_rows", "other_uploads", "mean_upload"}
-        assert truth.nearest is None
         assert all(guess.shape == truth.feature.shape for guess in truth.vectors.values())
     blind = torch.stack([truth.vectors["auxiliary"] for truth in found])
     true = torch.stack([truth.feature for truth in found])
@@ -124,8 +123,8 @@ def handed(*observations, targets, extractors=None, labels=None, n_classes=3):
     return Case(observations, None, known, targets)
 
 
-def by_hand(found, seen, unit="row", kind="prototype", **more):
-    return with_guesses([found] if isinstance(found, Truth) else found, seen, kind, unit, device=CPU, **more)
+def by_hand(found, seen):
+    return with_guesses([found] if isinstance(found, Truth) else found, seen, device=CPU)
 
 
 OWN = rows(0, [9, 8], [0, 1])
@@ -171,11 +170,11 @@ def test_mixtures_of_the_newest_rounds_are_solved_for_classes():
     pure = [mixture(1, 2, [1.0, 0.0, 0.0], 1), mixture(2, 4, [0.0, 1.0, 0.0]), mixture(1, 6, [0.0, 0.0, 1.0])]
     later = mixture(2, 99, [1.0, 0.0, 0.0], 3)
     seen = handed(own, *pure, later, targets=(TARGET,))
-    found = by_hand(truth(0), seen, unit="class", kind="entangled")[0]
+    found = by_hand(truth(0), seen)[0]
     expect_close(found.vectors["mean_upload"], vector(4), atol=1e-6)  # of rounds 1 and 2
     assert set(found.vectors) == {"auxiliary", "other_uploads", "mean_upload"}
     two = handed(own, *pure[:2], targets=(TARGET,))
-    found = by_hand(truth(0), two, unit="class", kind="entangled")[0]
+    found = by_hand(truth(0), two)[0]
     expect_close(found.vectors["other_uploads"], vector(3), atol=1e-6)  # of two the mean alone
 
 
