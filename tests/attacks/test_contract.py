@@ -46,7 +46,6 @@ CASES = {
     "linear-layer": Case("fedavg", "model"),
     "dlg": Case("fedavg", "model", {"redraws": 0}),
     "inverting-gradients": Case("fedavg", "model"),
-    "gradient-dip": Case("fedavg", "model"),
     "pooled": Case("fedavg", "model", config=SUMMED, n_targets=3),
     "head-update": Case("lg-fedavg", "classifier"),
     "angle-update": Case("fedral", "angle-matrix"),

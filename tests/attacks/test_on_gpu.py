@@ -8,7 +8,7 @@ from torch import nn
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients import inverting
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import vector_distance
@@ -97,7 +97,6 @@ GRADIENT_ATTACKS = [
     DeepLeakage(outer_steps=40),
     InvertingGradients(iterations=400, total_variation=1e-3),
     InvertingGradients(iterations=400),
-    GradientDip(iterations=60),
     LinearLayer(),
 ]
 

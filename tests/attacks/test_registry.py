@@ -55,7 +55,7 @@ FITS = {
     "joint": ("prototype",),
     **dict.fromkeys(("decoder", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
-    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
+    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients"), NETWORKS),
     "pooled": ("model", "small-model"),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),

@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.gradients.update import require_facts
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
@@ -31,12 +31,12 @@ class PooledBatch(Attack):
     A target is one client's upload as a whole, as if the server had seen it; its images are those of its step.
 
     Attributes:
-        search: by which the pooled batch is found: ``inverting-gradients``, ``dlg`` or ``gradient-dip``.
+        search: by which the pooled batch is found.
         iterations: of the search; ``dlg`` makes a call of L-BFGS of every twenty.
         restarts: of the search.
     """
 
-    search: Literal["inverting-gradients", "dlg", "gradient-dip"] = "inverting-gradients"
+    search: Literal["inverting-gradients", "dlg"] = "inverting-gradients"
     iterations: Annotated[int, Ge(1)] = 2000
     restarts: Annotated[int, Ge(1)] = 1
 
@@ -62,8 +62,7 @@ class PooledBatch(Attack):
     def _inner(self) -> Attack:
         if self.search == "dlg":
             return DeepLeakage(outer_steps=-(-self.iterations // 20), restarts=self.restarts)
-        made = GradientDip if self.search == "gradient-dip" else InvertingGradients
-        return made(iterations=self.iterations, restarts=self.restarts)
+        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for the pooled batch behind each mean, and deal its images out."""
