@@ -24,7 +24,7 @@ from fedpriv.attacks.observation import (
     Unit,
 )
 from fedpriv.uploads.kinds import Kinds
-from fedpriv.util.compute import Numerics
+from fedpriv.util.compute import full_float32
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT
 
@@ -124,7 +124,6 @@ class AttackProblem:
         progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
         say: shows a line that is no result.
-        numerics: precision of searches by Adam.
     """
 
     observations: tuple[Observation, ...]
@@ -136,7 +135,6 @@ class AttackProblem:
     progress: Progress | None = None
     trained: Trained = field(default_factory=Trained)
     say: Callable[[str], None] = SILENT.say
-    numerics: Numerics = field(default_factory=Numerics)
 
     @property
     def clients(self) -> list[int]:
@@ -179,7 +177,7 @@ class Attack(Declared):
             raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
         problem = AttackProblem(observations, knowledge, targets, **computing)
         began = time.perf_counter()
-        with problem.numerics.products(problem.device):
+        with full_float32(problem.device):
             result = self.run(problem)
         seconds = time.perf_counter() - began
         _refuse_result(self.name, result, problem)

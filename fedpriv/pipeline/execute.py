@@ -246,7 +246,6 @@ def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job) 
             progress=lambda done, planned: report(done, planned, ""),
             say=listener.say,
             trained=ground.trained,
-            numerics=plan.numerics,
         ).to_cpu()
 
 

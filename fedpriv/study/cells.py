@@ -39,7 +39,6 @@ from fedpriv.study.grid import (
 )
 from fedpriv.study.settings import attacker_by_default, run_config
 from fedpriv.study.written import Misplaced, at, read_from, wrong
-from fedpriv.util.compute import Numerics
 from fedpriv.util.config import parse, plain
 
 MOST_LETTERS = 90  # of a label in the name of a folder, which holds two labels and may not have more than 255
@@ -294,5 +293,4 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         seed=seed,
         device=execution.device,
         download=execution.download,
-        numerics=Numerics(settings["precision"]),
     )
