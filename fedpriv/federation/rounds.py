@@ -18,7 +18,6 @@ from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
 from fedpriv.federation.summary import (
-    ClientFailure,
     Communication,
     Counts,
     ReachedAccuracy,
@@ -33,7 +32,7 @@ from fedpriv.uploads.ledger import Count, count, entries
 from fedpriv.uploads.payload import all_finite
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 
@@ -60,9 +59,9 @@ class ClientResult:
     trace: Trace  # its notes, for scorers
 
 
-Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
-"""Runs the jobs of a round and yields one answer each, in their order: the result of :func:`client_part`, or a
-:class:`ClientFailure` for a client that failed or timed out. Each job is asked for once, since it loads a state."""
+Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult]]
+"""Runs the jobs of a round and yields the result of :func:`client_part` of each, in their order; WorkError where one failed.
+Each job is asked for once, since it loads a state."""
 
 Report = Callable[[int, int, str], None]
 """Called with (steps done, steps planned, what goes on): a step is a client's part in a round, the server's, or a client's
@@ -134,7 +133,7 @@ class _Standing:
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
     """Run a federation from wherever its directory stands to the end; return the summary, which is also written there.
 
-    UserError where training diverged; WorkError where too few clients of a round answered. What is done stays.
+    UserError where training diverged; WorkError where a client failed. What is done stays.
     """
     config, device = federation.config, federation.server.device
     standing = _standing(federation, directory)
@@ -145,7 +144,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
         for round_ in range(standing.done + 1, config.rounds + 1):
             began = time.perf_counter()
             jobs = _Jobs(round_, federation.participants(round_), states, standing.broadcast)
-            uploads, traces, failures = _answers(federation, engine, jobs, states, tell)
+            uploads, traces = _answers(federation, engine, jobs, states, tell)
             trained = time.perf_counter()
             tell(0, f"round {round_}, server")
             ended = _served(federation, standing, uploads, traces)
@@ -153,7 +152,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             tell(1, f"round {round_}, evaluation")
             counts = _counts(federation, states, standing, ended, tell) if _evaluated(config, round_) else {}
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
-            _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, counts, seconds)
+            _write(federation, directory, standing.broadcast, ended, uploads, traces, counts, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
                 checkpoint = Checkpoint(round_, ended.server, ended.broadcast)
                 directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
@@ -185,31 +184,17 @@ def _teller(federation: Federation, rounds: int, report: Report | None) -> Calla
 
 def _answers(
     federation: Federation, engine: Engine, jobs: _Jobs, states: StateStore, tell: Callable[[int, str], None]
-) -> tuple[Uploads, dict[int, Trace], list[ClientFailure]]:
-    """Have a round's jobs run, take the states that came of them, and return uploads, notes, and the clients that left."""
-    round_ = jobs.round
+) -> tuple[Uploads, dict[int, Trace]]:
+    """Have a round's jobs run, take the states that came of them, and return uploads and notes."""
     uploads: list[tuple[int, Message]] = []
     traces: dict[int, Trace] = {}
-    failures: list[ClientFailure] = []
     for result in engine(federation, jobs):
-        text = f"round {round_}, client {result.client}"
-        if isinstance(result, ClientFailure):
-            failures.append(result)
-            text += f" {result.why}"
-        else:
-            states.change(result.client, result.state)
-            traces[result.client] = result.trace
-            if result.upload:
-                uploads.append((result.client, result.upload))
-        tell(1, text)
-    least = min(federation.config.engine.min_clients, len(jobs))
-    if len(traces) < least:
-        first = failures[0]
-        raise WorkError(
-            f"round {round_}: {len(traces)} of {len(jobs)} clients answered, and at least {least} should; "
-            f"client {first.client} {first.why}: {first.told}"
-        )
-    return uploads, traces, failures
+        states.change(result.client, result.state)
+        traces[result.client] = result.trace
+        if result.upload:
+            uploads.append((result.client, result.upload))
+        tell(1, f"round {jobs.round}, client {result.client}")
+    return uploads, traces
 
 
 def _served(federation: Federation, before: _Standing, uploads: Uploads, trained: Collection[int]) -> _Standing:
@@ -228,7 +213,6 @@ def _write(
     ended: _Standing,
     uploads: Uploads,
     traces: Mapping[int, Trace],
-    failures: Sequence[ClientFailure],
     counts: Counts,
     seconds: Mapping[str, float],
 ) -> None:
@@ -245,7 +229,6 @@ def _write(
         accuracy={when: accuracy(pairs) for when, pairs in counts.items()},
         clients={when: tuple((right, n) for right, n in pairs) for when, pairs in counts.items()},
         communication=plain(count(wire)),
-        failures=tuple(failures),
     )
     directory.append(
         {
@@ -348,7 +331,6 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         engine=config.engine.name,
-        failures=sum(len(line.failures) for line in lines),
     )
 
 

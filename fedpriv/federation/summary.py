@@ -99,23 +99,14 @@ class Unsampled(Record):
         return f"{who} with received or first weights, never trained" + norms * bool(self.batch_norm)
 
 
-class ClientFailure(Record):
-    """A client that left a round without an answer, its state as before."""
-
-    client: int  # its number
-    why: Literal["failed", "timed out"]
-    told: str  # the reason, in a line
-
-
 class RoundLine(Record):
-    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone, unless clients failed."""
+    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone."""
 
     round: int  # from 1
     participants: tuple[int, ...]  # clients that trained
     accuracy: Mapping[str, RoundAccuracy]  # of all clients, by moment; empty in a round that was not evaluated
     clients: Mapping[str, tuple[tuple[int, int], ...]]  # ``(correct, total)`` of every client, likewise
     communication: RoundCommunication  # of the round
-    failures: tuple[ClientFailure, ...] = ()  # clients that were sampled and left the round
 
 
 class RunSummary(Record):
@@ -133,5 +124,4 @@ class RunSummary(Record):
     seconds: float  # wall-clock time of all rounds
     seed: int
     engine: str = "local"  # what ran the clients
-    failures: int = 0  # how often a sampled client left its round
     images: str = ""  # in words, how images were brought to one shape; empty where all are as stored

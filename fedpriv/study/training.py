@@ -58,11 +58,7 @@ def train_run(
         listener.resumable()
         with opened(federation, workers, listener) as clients, listener.progress(f"training {config.method}") as report:
             run(federation, directory, clients, report)
-    summary = directory.summary
-    if summary.failures:
-        times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
-        listener.warn(f"{times} left its round (see failures in metrics.jsonl)")
-    return summary
+    return directory.summary
 
 
 def _checked_device(choice: EngineChoice, device: str, workers: int | str) -> str:
