@@ -310,17 +310,12 @@ class ImageMeasures(Record):
 
 
 class Metrics(ImageMeasures):
-    """Of an attack. None where a measure does not apply: no vectors or labels were recovered.
-
-    ``direction_identification`` goes by the direction in which a vector differs from the mean of the client's: estimates
-    that shrink look like that mean, and are nearest to the wrong one though they point the right way.
-    """
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered."""
 
     identification_top1: Identification
     relative_error: Summary | None = None
     cosine: Summary | None = None
     feature_identification: Identification | None = None  # by Euclidean distance
-    direction_identification: Identification | None = None
     label_accuracy: FiniteSummary | None = None
 
     @property

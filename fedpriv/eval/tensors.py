@@ -31,9 +31,8 @@ _TENSORS: dict[str, tuple[int, torch.dtype]] = {
     "converged": (1, torch.bool),
     "features": (2, torch.float32),
     "fits": (2, torch.float64),
-    "directions": (2, torch.float32),
 }
-_OPTIONAL = ("features", "fits", "directions")
+_OPTIONAL = ("features", "fits")
 
 
 def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:

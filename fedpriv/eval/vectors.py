@@ -51,12 +51,6 @@ def score_vectors(
     hits = identify_features(current, true, clients)
     nearest = {name: identify_features(guess, true, clients) for name, guess in guesses.items()}
     results["feature_identification"] = rated(hits, nearest, means, **alone)
-    which = {name: identify_directions(guess, true, clients) for name, guess in guesses.items()}
-    if shuffled is not None and shuffled.directions is not None:
-        which[SHUFFLED] = identify_directions(shuffled.directions, true, clients, centred=True)
-    led = reconstruction.directions
-    straight = identify_directions(current if led is None else led, true, clients, centred=led is not None)
-    results["direction_identification"] = rated(straight, which, means, **({} if which else alone))
     gains = {name: hits - rate for name, rate in nearest.items()}
     compared = _compared(current, guesses, true, strata, means)
     return results, compared + means.compare(gains, "vectors_identified", IDENTIFIED, strata)
@@ -71,27 +65,6 @@ def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -
     distance = torch.cdist(_settled(features).double(), truth.double())
     nearest = distance.masked_fill(owner[:, None] != owner, torch.inf).argmin(1)
     return (nearest == torch.arange(len(owner))).double().numpy()
-
-
-def identify_directions(features: Tensor, truth: Tensor, clients: Sequence[int], *, centred: bool = False) -> Values:
-    """Tell whether each recovered vector's difference from the mean of the client's points most towards its own true one's.
-
-    Both are ``(T, d)``; one that is not finite counts as zero, and those of a client that are all alike point nowhere and
-    are taken for the client's first. ``centred``: they are directions already. Returns 1 or 0 for each target.
-    """
-    owner, settled = torch.tensor(list(clients)), _settled(features).double()
-    hits = torch.zeros(len(owner), dtype=torch.float64)
-    for client in owner.unique():
-        rows = (owner == client).nonzero().squeeze(1)
-        result, true = settled[rows], truth[rows].double()
-        result = result if centred else result - result.mean(0)
-        true = true - true.mean(0)
-        # Rounding leaves of equal vectors directions of their own: what is as small as that is none.
-        small = 1e-6 * settled[rows].norm(dim=1).max()
-        result = torch.where(result.norm(dim=1, keepdim=True) > small, result, torch.zeros((), dtype=torch.float64))
-        like = result @ (true / true.norm(dim=1, keepdim=True).clamp_min(1e-300)).T
-        hits[rows] = (like.argmax(1) == torch.arange(len(rows))).double()
-    return hits.numpy()
 
 
 def _compared(

@@ -43,7 +43,6 @@ _MEASURES = {
     "cosine": ("cosine of the feature", "higher leaks more"),
     "label_accuracy": ("labels recovered", ""),
     "feature_identification": ("feature nearest to its own", ""),
-    "direction_identification": ("feature points to its own, from the client's mean", ""),
 }
 """Names of measures, and which direction leaks more where that is not plain."""
 

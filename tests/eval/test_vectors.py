@@ -8,7 +8,7 @@ import torch
 from eval_cases import reconstruction, truths
 
 from fedpriv.eval.intervals import Means
-from fedpriv.eval.vectors import identify_directions, identify_features, score_vectors
+from fedpriv.eval.vectors import identify_features, score_vectors
 
 TRUE = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 4.0], [1.0, 1.0, 0]])
 MEANS = Means((0, 0, 1, 1))
@@ -67,18 +67,3 @@ def test_vectors_that_are_not_finite_have_no_mean_error():
     assert metrics["relative_error"].guesses == {"near": None, "shuffled": None}
     errors = next(one for one in comparisons if one.measure == "vectors")
     assert errors.mean == pytest.approx(1 / 4)  # as a zero vector it is off by its whole length
-
-
-def test_directions_from_the_clients_mean_by_hand():
-    # Of clients 0, 0, 1, 1; shrunk to a tenth about the mean and turned over, or not, and all alike.
-    mean = torch.stack([TRUE[:2].mean(0), TRUE[2:].mean(0)]).repeat_interleave(2, 0)
-    shrunk = mean + 0.1 * (TRUE - mean)
-    assert identify_directions(shrunk, TRUE, [0, 0, 1, 1]).tolist() == [1] * 4
-    assert identify_directions(2 * mean - TRUE, TRUE, [0, 0, 1, 1]).tolist() == [0] * 4
-    assert identify_directions(mean, TRUE, [0, 0, 1, 1]).tolist() == [1, 0, 1, 0]
-    # As directions that need no centring: both of client 0 point to its second.
-    ways = torch.stack([TRUE[1] - mean[1]] * 2 + [TRUE[2] - mean[2], TRUE[3] - mean[3]])
-    assert identify_directions(ways, TRUE, [0, 0, 1, 1], centred=True).tolist() == [0, 1, 1, 1]
-    broken = shrunk.clone()
-    broken[0, 0] = torch.nan  # counts as zero
-    assert identify_directions(broken, TRUE, [0, 0, 1, 1]).tolist()[2:] == [1, 1]
