@@ -164,7 +164,6 @@ def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed
         RunConfig(dataset="digits", auxiliary=0.0, method=method, seed=seed, clients=10), **changed
     )
     reached = ReachedAccuracy(
-        final=accuracy,
         best=accuracy,
         best_round=1,
         pooled=accuracy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.defense import Sender, defense_facts
-from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.federation.method import ClientSetup, Uploads
+from fedpriv.federation.method import Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
@@ -26,7 +25,6 @@ from fedpriv.federation.summary import (
     RunSummary,
     Total,
     Traffic,
-    Unsampled,
 )
 from fedpriv.uploads.ledger import Count, count, entries
 from fedpriv.uploads.payload import all_finite
@@ -127,7 +125,6 @@ class _Standing:
     done: int  # rounds that are done
     server: State  # the server's state
     broadcast: Message  # to the next round's clients
-    untrained: tuple[int, ...]  # clients that no round has trained, ascending
 
 
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
@@ -147,7 +144,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             uploads, traces = _answers(federation, engine, jobs, states, tell)
             trained = time.perf_counter()
             tell(0, f"round {round_}, server")
-            ended = _served(federation, standing, uploads, traces)
+            ended = _served(federation, standing, uploads)
             served = time.perf_counter()
             tell(1, f"round {round_}, evaluation")
             counts = _counts(federation, states, standing, ended, tell) if _evaluated(config, round_) else {}
@@ -158,7 +155,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
                 directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
                 states.checkpointed(directory.state_paths(round_))
             standing = ended
-    summary = _summary(federation, directory, standing.untrained)
+    summary = _summary(federation, directory)
     directory.finish(summary)
     return summary
 
@@ -197,13 +194,13 @@ def _answers(
     return uploads, traces
 
 
-def _served(federation: Federation, before: _Standing, uploads: Uploads, trained: Collection[int]) -> _Standing:
+def _served(federation: Federation, before: _Standing, uploads: Uploads) -> _Standing:
     """Return the standing after the server's step; without uploads the server says what it said before."""
     server, broadcast = before.server, before.broadcast
     if uploads or not federation.pipeline.defenses:
         rng = generator(federation.config.seed, "server-step", before.done + 1)
         server, broadcast = federation.method.server_step(federation.server, server, uploads, rng)
-    return _Standing(before.done + 1, server, broadcast, tuple(k for k in before.untrained if k not in trained))
+    return _Standing(before.done + 1, server, broadcast)
 
 
 def _write(
@@ -244,15 +241,11 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut(newest or 0)
-    untrained = tuple(range(config.clients))
     if newest is None:
-        server, broadcast = federation.method.start(federation.server, init_rng(config))
-        return _Standing(0, server, broadcast, untrained)
+        return _Standing(0, *federation.method.start(federation.server, init_rng(config)))
     checkpoint = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
-    trained = {k for line in directory.rounds() for k in line.participants}
-    server, broadcast = on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast)
-    return _Standing(newest, server, broadcast, tuple(k for k in untrained if k not in trained))
+    return _Standing(newest, on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast))
 
 
 # ---------------------------------------------------------------- evaluation
@@ -304,16 +297,10 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
 
 
-def unsampled_facts(clients: Sequence[int], setups: Sequence[ClientSetup]) -> Unsampled | None:
-    """Return the record of the clients that no round of a run sampled; None where there are none."""
-    norms = tuple(k for k in clients if has_batch_norm(setups[k].model))
-    return Unsampled(clients=tuple(clients), batch_norm=norms) if clients else None
-
-
 # ---------------------------------------------------------------- summary
 
 
-def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[int, ...]) -> RunSummary:
+def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
     """Return the summary of a finished run from its lines."""
     config, method, pipeline = federation.config, federation.method, federation.pipeline
     lines, totals = directory.rounds(), count(directory.ledger())
@@ -327,7 +314,7 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
-        unsampled=unsampled_facts(untrained, federation.clients),
+        unsampled=federation.unsampled(config.rounds),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         engine=config.engine.name,
@@ -339,10 +326,9 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
     best_mean = max(lines, key=lambda line: line.accuracy[when].mean_over_clients)
     last = lines[-1].accuracy[when]
     return ReachedAccuracy(
-        final=last.pooled,
+        pooled=last.pooled,
         best=best.accuracy[when].pooled,
         best_round=best.round,
-        pooled=last.pooled,
         mean_over_clients=last.mean_over_clients,
         best_mean_over_clients=best_mean.accuracy[when].mean_over_clients,
         best_mean_round=best_mean.round,

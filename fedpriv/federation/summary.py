@@ -38,10 +38,9 @@ class RoundAccuracy(Record):
 class ReachedAccuracy(Record):
     """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters."""
 
-    final: float  # over all test images, after the last round and at its best
+    pooled: float  # over all test images, after the last round and at its best
     best: float
     best_round: int
-    pooled: float  # the same as ``final``
     mean_over_clients: float  # after the last round
     best_mean_over_clients: float  # the mean over clients at its best
     best_mean_round: int
@@ -81,24 +80,6 @@ class Communication(Record):
     full: Traffic
 
 
-class Unsampled(Record):
-    """Clients that no round of a run sampled: scored with received or first weights."""
-
-    clients: tuple[int, ...]  # their numbers
-    batch_norm: tuple[int, ...]  # those with batch normalisation, whose running statistics are of no image
-
-    def words(self, total: int) -> str:
-        """Return one sentence on them, of so many clients.
-
-        >>> Unsampled(clients=(3,), batch_norm=()).words(10)
-        '1 of 10 clients (3) were sampled in no round and count with received or first weights, never trained'
-        """
-        numbers = ", ".join(map(str, self.clients[:8])) + (", ..." if len(self.clients) > 8 else "")
-        who = f"{len(self.clients)} of {total} clients ({numbers}) were sampled in no round and count"
-        norms = f", and {len(self.batch_norm)} of them with batch-norm statistics of no image"
-        return f"{who} with received or first weights, never trained" + norms * bool(self.batch_norm)
-
-
 class RoundLine(Record):
     """A line of ``metrics.jsonl``: a round, as a function of the configuration alone."""
 
@@ -120,8 +101,19 @@ class RunSummary(Record):
     communication: Communication  # of all clients
     privacy: tuple[Mapping[str, JsonValue], ...]  # guarantees over the whole run, one for each defense that has any
     defenses: tuple[DefenseFacts, ...]  # in the order in which they are applied
-    unsampled: Unsampled | None = None  # clients that no round sampled; None where there are none
+    unsampled: tuple[int, ...] = ()  # clients that no round sampled, scored with received or first weights
     seconds: float  # wall-clock time of all rounds
     seed: int
     engine: str = "local"  # what ran the clients
     images: str = ""  # in words, how images were brought to one shape; empty where all are as stored
+
+
+def unsampled_words(clients: Sequence[int], total: int) -> str:
+    """Return one sentence on clients that no round sampled, of so many.
+
+    >>> unsampled_words([3], 10)
+    '1 of 10 clients (3) were sampled in no round and count with received or first weights, never trained'
+    """
+    numbers = ", ".join(map(str, clients[:8])) + (", ..." if len(clients) > 8 else "")
+    who = f"{len(clients)} of {total} clients ({numbers}) were sampled in no round"
+    return f"{who} and count with received or first weights, never trained"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpriv.federation.summary import unsampled_words
 from fedpriv.reports.charts import Line, accuracy_chart
 from fedpriv.reports.page import LeftOut, environment, image_source, percent, table_text
 from fedpriv.reports.run_records import COUNTS, MOMENTS, TEST_IMAGES, UNITS, RunRecord, load_runs, settings
@@ -62,9 +63,9 @@ def write_runs_report(
         "left_out": left_out,
         "moments": MOMENTS,
         "unsampled": [
-            f"{run.label}: {run.summary.unsampled.words(run.config.clients)}."
+            f"{run.label}: {unsampled_words(run.summary.unsampled, run.config.clients)}."
             for run in runs
-            if run.summary.unsampled is not None
+            if run.summary.unsampled
         ],
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }

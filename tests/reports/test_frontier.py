@@ -157,7 +157,7 @@ def reached(*clients):
     counts = tuple((right, 10 * place) for place, right in enumerate(clients, start=1))
     pooled = sum(clients) / sum(total for _, total in counts)
     return ReachedAccuracy(
-        **{"final": pooled, "best": pooled, "best_round": 1, "pooled": pooled, "clients": counts},
+        **{"best": pooled, "best_round": 1, "pooled": pooled, "clients": counts},
         **{"mean_over_clients": 0.5, "best_mean_over_clients": 0.5, "best_mean_round": 1},
     )
 
