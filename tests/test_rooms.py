@@ -54,20 +54,20 @@ BUDGET: dict[str, int] = {
     "federation": 2_131,
     "methods": 2_945,
     "defenses": 1_760,
-    "attacks": 10_018,
+    "attacks": 10_019,
     "eval": 4_481,
     "claims": 211,
     "reports": 2_566,
     "cli": 976,
-    "pipeline": 1_732,
-    "sources": 3_148,
+    "pipeline": 1_734,
+    "sources": 3_149,
     "api": 2_137,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 751
+RESERVE = 747
 """Lines that no room has yet."""
 
 
