@@ -1,4 +1,4 @@
-"""What guesses made without any upload score: the floors beside which recovered images and vectors can be read.
+"""What guesses made without any upload score: the floors beside which recovered images can be read.
 
     python benchmarks/baselines.py --target representation
     python benchmarks/baselines.py DATA/tiny-imagenet-200/val/images --train DATA/tiny-imagenet-200/train
@@ -49,13 +49,8 @@ def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
     best = max(psnr, key=lambda name: float(psnr[name].mean()))
     metrics = record.metrics
     psnr["attack"] = np.asarray(metrics.psnr_db.per_target)
-    told, nearest = metrics.identification_top1, metrics.feature_identification
+    told = metrics.identification_top1
     identified = dict(told.guesses) | {"attack": told.mean}
-    errors: dict[str, float | None] = {}
-    own: dict[str, float | None] = {}
-    if metrics.relative_error is not None and nearest is not None:
-        errors = dict(metrics.relative_error.guesses) | {"attack": metrics.relative_error.mean}
-        own = dict(nearest.guesses) | {"attack": nearest.mean}
 
     def cell(value: float | None, unit: str) -> str:
         return "" if value is None else f"{value:.1f}" if unit == "dB" else f"{100 * value:.1f}"
@@ -68,10 +63,8 @@ def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
                 float((psnr[name] - psnr[best] >= BEYOND).mean()) if name in psnr else None, "%"
             ),
             "identified (%)": cell(identified.get(name), "%"),
-            "relative error (%)": cell(errors.get(name), "%"),
-            "nearest own (%)": cell(own.get(name), "%"),
         }
-        for name in dict.fromkeys((*record.floors, *errors, "attack"))
+        for name in dict.fromkeys((*record.floors, "attack"))
     ]
 
 

@@ -22,16 +22,14 @@ SCORING_VERSION = 11
 Measure = Literal[
     "images",
     "identified",
-    "vectors",
-    "vectors_identified",
     "membership",
     "members_found",
     "property",
     "accuracy",
 ]
-"""Quantities compared with a baseline: PSNR of images, images re-identified among decoys, the error of recovered vectors,
-vectors nearest to their own, areas under the curve of membership and of a property, members found at 1 % false positives;
-and of no attack, accuracy beside that without any exchange."""
+"""Quantities compared with a baseline: PSNR of images, images re-identified among decoys, areas under the curve of
+membership and of a property, members found at 1 % false positives; and of no attack, accuracy beside that without any
+exchange."""
 
 SHUFFLED = "shuffled"
 
@@ -44,15 +42,11 @@ LABELS = {
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
     SHUFFLED: "shuffled uploads",
-    "auxiliary": "class mean of auxiliary images through the granted extractor",
-    "head_rows": "row of the broadcast classifier, scaled",
-    "other_uploads": "the class in other clients' uploads",
-    "mean_upload": "mean of other clients' uploads",
     "assumed_extractor": "the assumed extractor alone",
     "assumed_model": "the assumed extractor and head alone",
     "broadcast_model": "the broadcast weights alone",
 }
-"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
+"""Guesses as a reader sees them: at images, the control, and scores of members."""
 
 ESTIMANDS = ("1", "several")
 """Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
@@ -63,10 +57,8 @@ Interval = tuple[FiniteFloat, FiniteFloat]
 # Least effects: a difference smaller than these is no leak, however sure it is. Records carry theirs.
 DECIBELS = 0.5
 """Of mean PSNR above the baseline."""
-ERROR_SHARE = 0.1
-"""Of a recovered vector's relative error, as a share of the baseline's error."""
 IDENTIFIED = 0.05
-"""Of a rate (images or vectors re-identified) above what the baseline reaches."""
+"""Of the rate of images re-identified, above what the baseline reaches."""
 AUC = 0.55
 """Area under the ROC curve that membership and property inference must exceed."""
 FOUND_AT_1_PERCENT = 0.03
@@ -288,14 +280,14 @@ class About(Provenance):
 
 
 class Identification(Summary):
-    """Share of images re-identified among decoys of their class, or of vectors that are nearest to their own.
+    """Share of images re-identified among decoys of their class.
 
     There is one value a target, None where an image had fewer than ten decoys.
     """
 
     chance: FiniteFloat | None = None  # what the baseline reaches on the very targets
-    chance_of: str | None = None  # which that is; of vectors without a guess ``vectors``, one over the client's number
-    decoys: tuple[int, ...] = ()  # how many images had; none for vectors
+    chance_of: str | None = None  # which that is
+    decoys: tuple[int, ...] = ()  # how many images had
     n_left_out: int = 0  # targets without enough decoys
 
 
@@ -315,7 +307,6 @@ class Metrics(ImageMeasures):
     identification_top1: Identification
     relative_error: Summary | None = None
     cosine: Summary | None = None
-    feature_identification: Identification | None = None  # by Euclidean distance
     label_accuracy: FiniteSummary | None = None
 
     @property

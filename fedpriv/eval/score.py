@@ -19,6 +19,7 @@ from fedpriv.eval.identification import identification
 from fedpriv.eval.intervals import Means
 from fedpriv.eval.metrics import (
     ScoredGuesses,
+    cosine,
     lpips,
     lpips_backbone,
     lpips_unavailable,
@@ -26,6 +27,7 @@ from fedpriv.eval.metrics import (
     over_pairs,
     own_guesses,
     psnr_of_mse,
+    relative_error,
     settle,
     ssim_unavailable,
 )
@@ -47,7 +49,6 @@ from fedpriv.eval.records import (
     Summary,
     Target,
 )
-from fedpriv.eval.vectors import score_vectors
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 
@@ -84,14 +85,14 @@ def score(
     best = best_floor(floors)
     advantage = attack.psnr - floors[best].psnr
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
-    vectors, of_vectors = score_vectors(reconstruction, shuffled, truths, means)
     reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(rows).compare(gains, "identified", IDENTIFIED, [strata[row] for row in rows])
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
-    current = _image_metrics(attack, truths, means) | vectors | {"lpips": _lpips(attack, truths, means)}
+    current = _image_metrics(attack, truths, means) | {"lpips": _lpips(attack, truths, means)}
     current |= {"identification_top1": reidentified}
+    current |= _vector_metrics(reconstruction, shuffled, truths, means)
     current |= _label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given")
     details[best]["lpips"] = _lpips(floors[best], truths, means)
     several, net = any(truth.n_c > 1 for truth in truths), lpips_backbone()
@@ -108,7 +109,7 @@ def score(
         advantage_db=Advantage(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
-        comparisons=comparisons + of_vectors,
+        comparisons=comparisons,
         targets=_targets(reconstruction, truths, attack, floors[best]),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
@@ -156,6 +157,24 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 
 
 # ---------------------------------------------------------------- metrics
+
+
+def _vector_metrics(
+    reconstruction: Reconstruction, shuffled: Reconstruction | None, truths: tuple[Truth, ...], means: Means
+) -> dict[str, Summary]:
+    """Return the measures of recovered vectors, and the control's mean; nothing where one of the true ones is not known."""
+    known = [truth.feature for truth in truths if truth.feature is not None]
+    if reconstruction.features is None or len(known) != len(truths):
+        return {}
+    true, control = torch.stack(known), None if shuffled is None else shuffled.features
+    results: dict[str, Summary] = {}
+    for name, function in (("relative_error", relative_error), ("cosine", cosine)):
+        results[name] = means.summary(function(reconstruction.features, true).numpy())
+        if control is not None:
+            mean = float(function(control, true).mean())
+            beside = {SHUFFLED: mean if math.isfinite(mean) else None}
+            results[name] = results[name].model_copy(update={"guesses": beside})
+    return results
 
 
 def _label_metrics(

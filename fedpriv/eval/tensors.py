@@ -111,7 +111,6 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
     entries = [
         {name: put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
         | {"pool": numbers[id(truth.pool)]}
-        | {"vectors": {name: put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
     pooled = [{name: put(getattr(pool, name)) for name in _POOL} for pool in pools.values()]
@@ -138,9 +137,8 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
         pools = [Pool(**{name: get(row[name]) for name in _POOL}) for row in header["pools"]]
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
-            vectors = {name: get(value) for name, value in row["vectors"].items()}
             group = {name: get(row[name]) for name in _TRUTH if name in row}
-            results.append(Truth(**group, pool=pools[row["pool"]], vectors=vectors))
+            results.append(Truth(**group, pool=pools[row["pool"]]))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
     except UserError as error:

@@ -154,7 +154,7 @@ def divide(labels: Tensor, *parts: int | str) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Truth:
-    """The private images behind one target, images that it had nothing to do with, and guesses made without it.
+    """The private images behind one target, and images that it had nothing to do with.
 
     Attributes:
         members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
@@ -167,7 +167,6 @@ class Truth:
     labels: Tensor  # ``(m,)`` int64 classes of the members. Private
     pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
     feature: Tensor | None = None  # ``(d,)`` the true representation that linear algebra tries to recover
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
     def __post_init__(self) -> None:
         refuse_no_images("truth.members", self.members, self.labels)
