@@ -295,7 +295,6 @@ class ImageMeasures(Record):
     """Likeness of images; ``ssim`` and ``lpips`` may not be measured."""
 
     psnr_db: FiniteSummary
-    psnr_of_mean_mse_db: Summary
     mse_255: FiniteSummary
     ssim: Summary
     lpips: Summary | None = None

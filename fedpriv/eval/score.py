@@ -26,7 +26,6 @@ from fedpriv.eval.metrics import (
     measure,
     over_pairs,
     own_guesses,
-    psnr_of_mse,
     relative_error,
     settle,
     ssim_unavailable,
@@ -191,21 +190,12 @@ def _label_metrics(
 
 
 def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> dict[str, Any]:
-    error = means.finite(panel.mse)
-    # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
-    interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
-    of_mean = Summary(mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n)
     small = ssim_unavailable(truths[0].image_shape)
     return {
         "psnr_db": means.finite(panel.psnr),
-        "psnr_of_mean_mse_db": of_mean,
         "mse_255": means.finite(panel.mse * 255**2),
         "ssim": Summary.nothing(str(small)) if panel.ssim is None else means.summary(panel.ssim),
     }
-
-
-def _db(error: float) -> float:
-    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
 
 
 def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Summary:

@@ -34,7 +34,6 @@ PAGE_BYTES = 10_000_000  # room for all pictures of a page, as base64
 
 _MEASURES = {
     "psnr_db": ("PSNR (dB)", "higher leaks more"),
-    "psnr_of_mean_mse_db": ("PSNR of the mean MSE (dB)", ""),
     "mse_255": ("MSE on 0..255", "lower leaks more"),
     "ssim": ("SSIM", "higher leaks more"),
     "lpips": ("LPIPS", "lower leaks more"),
