@@ -460,5 +460,5 @@ def _difference(item: Record, other: Record) -> Difference | str:
     return cast("Difference", compared(item, other))
 
 
-_MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
+_MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run")
 """Fields of how a result was made that are compared; defenses are by their labels."""

@@ -127,15 +127,6 @@ class Comparison(Estimate):
 # ---------------------------------------------------------------- provenance
 
 
-class Stage(Record):
-    """A stage of training, ``early``, ``middle`` or ``converged``: its round of how many, and pooled accuracy there."""
-
-    name: str
-    round: int
-    of: int
-    accuracy: Mapping[str, FiniteFloat]
-
-
 class Reach(Record):
     """One of the settings of a sweep over the local work behind the upload; an image used twice is counted twice."""
 
@@ -218,7 +209,6 @@ class Provenance(Record):
     dataset: str  # a folder of images goes by its own name
     knowledge: ThreatModel
     seed: int  # of the attack and its scoring
-    stage: Stage | None = None  # that was attacked, if some
     reach: Reach | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)  # client -> its independent unit, where several are one
     premise: Premise | None = None  # of uploads that were made elsewhere; runs of fedpriv compute what attacks assume
@@ -241,19 +231,14 @@ class Provenance(Record):
         return self.groups.get(client, client)
 
     @property
-    def stage_name(self) -> str:
-        """The stage of training that was attacked, or nothing."""
-        return "" if self.stage is None else self.stage.name
-
-    @property
     def reach_label(self) -> str:
         """The setting of local work that was attacked, of several, in a few words; else nothing."""
         return "" if self.reach is None else self.reach.label
 
     @property
     def title(self) -> str:
-        """The name of the attack in tables: ``dip``, ``dip, early``, ``dlg, 4 images``."""
-        return ", ".join(part for part in (self.attack, self.stage_name, self.reach_label) if part)
+        """The name of the attack in tables: ``dip``, ``dlg, 4 images``."""
+        return ", ".join(part for part in (self.attack, self.reach_label) if part)
 
     @property
     def defense(self) -> str:
