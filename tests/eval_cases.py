@@ -31,7 +31,7 @@ from fedpriv.eval.score import score
 from fedpriv.eval.storage import StoredAttack, save_attack
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
+from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Traffic
 from fedpriv.sources.truth import Pool, Truth
 
 ABOUT = About(
@@ -136,15 +136,9 @@ def scored_once():
 
 
 def communication(scalars, bits=32):
-    """Traffic of ten clients of which each uploads so many numbers a round."""
-    total = Total(upload_scalars=0, broadcast_scalars=0, upload_bytes=0, broadcast_bytes=0)
-    traffic = Traffic(
-        upload_scalars_per_round=10 * scalars,
-        upload_bytes_per_round=10 * scalars * bits / 8,
-        broadcast_scalars_per_round=10 * scalars,
-        broadcast_bytes_per_round=0.0,
-        total=total,
-    )
+    """Traffic of ten clients of which each uploads so many numbers in each of twenty rounds."""
+    total = int(10 * 20 * scalars)
+    traffic = Traffic(upload_scalars=total, upload_bytes=total * bits // 8, broadcast_scalars=total, broadcast_bytes=0)
     return Communication(paper=traffic, full=traffic)
 
 

@@ -17,16 +17,13 @@ from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
 from fedpriv.federation.summary import (
-    Communication,
     Counts,
     ReachedAccuracy,
     RoundAccuracy,
     RoundLine,
     RunSummary,
-    Total,
-    Traffic,
 )
-from fedpriv.uploads.ledger import Count, count, entries
+from fedpriv.uploads.ledger import count, entries
 from fedpriv.uploads.payload import all_finite
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.config import plain
@@ -303,7 +300,7 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
 def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
     """Return the summary of a finished run from its lines."""
     config, method, pipeline = federation.config, federation.method, federation.pipeline
-    lines, totals = directory.rounds(), count(directory.ledger())
+    lines = directory.rounds()
     evaluated = [line for line in lines if line.accuracy]
     return RunSummary(
         method=config.method,
@@ -311,7 +308,7 @@ def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
         images=federation.data.dataset.brought,
         rounds=len(lines),
         accuracy={when: _over_rounds(evaluated, when) for when in lines[-1].accuracy},
-        communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
+        communication=plain(count(directory.ledger())),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
         unsampled=federation.unsampled(config.rounds),
@@ -334,8 +331,3 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
         best_mean_round=best_mean.round,
         clients=lines[-1].clients[when],
     )
-
-
-def _traffic(total: Count, rounds: int) -> Traffic:
-    of_a_round = {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
-    return Traffic(**of_a_round, total=Total(**plain(total)))

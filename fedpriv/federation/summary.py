@@ -47,30 +47,13 @@ class ReachedAccuracy(Record):
     clients: tuple[tuple[int, int], ...] = ()  # ``(correct, total)`` test images of each, after the last round
 
 
-class Total(Record):
+class Traffic(Record):
     """Traffic of all clients over a round or a run."""
 
     upload_scalars: int
     broadcast_scalars: int
     upload_bytes: int
     broadcast_bytes: int
-
-
-class Traffic(Record):
-    """Traffic of all clients in a round, mean over rounds, and over the run."""
-
-    upload_scalars_per_round: float
-    broadcast_scalars_per_round: float
-    upload_bytes_per_round: float
-    broadcast_bytes_per_round: float
-    total: Total
-
-
-class RoundCommunication(Record):
-    """Traffic of a round by both ways of counting, as :class:`Communication` has them."""
-
-    paper: Total
-    full: Total
 
 
 class Communication(Record):
@@ -87,7 +70,7 @@ class RoundLine(Record):
     participants: tuple[int, ...]  # clients that trained
     accuracy: Mapping[str, RoundAccuracy]  # of all clients, by moment; empty in a round that was not evaluated
     clients: Mapping[str, tuple[tuple[int, int], ...]]  # ``(correct, total)`` of every client, likewise
-    communication: RoundCommunication  # of the round
+    communication: Communication  # of the round
 
 
 class RunSummary(Record):
@@ -98,7 +81,7 @@ class RunSummary(Record):
     dataset: str
     rounds: int
     accuracy: Mapping[str, ReachedAccuracy]  # by moment
-    communication: Communication  # of all clients
+    communication: Communication  # of all rounds
     privacy: tuple[Mapping[str, JsonValue], ...]  # guarantees over the whole run, one for each defense that has any
     defenses: tuple[DefenseFacts, ...]  # in the order in which they are applied
     unsampled: tuple[int, ...] = ()  # clients that no round sampled, scored with received or first weights

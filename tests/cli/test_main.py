@@ -102,7 +102,7 @@ def test_an_interrupted_training_is_resumed_by_the_printed_command_and_says_what
     result = json.loads(out)
     assert (result["run"], result["rounds"]) == ("run", 2)
     assert 0 <= result["accuracy"]["after_training"]["pooled"] <= 1
-    assert result["communication"]["full"]["total"]["upload_scalars"] == 0
+    assert result["communication"]["full"]["upload_scalars"] == 0
 
 
 # ---------------------------------------------------------------- attack, score, report
