@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_875,
+    "util": 1_942,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
@@ -60,14 +60,14 @@ BUDGET: dict[str, int] = {
     "reports": 2_566,
     "cli": 1_009,
     "pipeline": 1_734,
-    "sources": 3_314,
-    "api": 2_137,
+    "sources": 3_338,
+    "api": 2_139,
     "study": 2_398,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 441
+RESERVE = 348
 """Lines that no room has yet."""
 
 
