@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import tensor_file
+from fedpriv.util.files import tensor_file
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""

@@ -24,8 +24,8 @@ from fedpriv.uploads.payload import check_names, check_plain
 from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, mark, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.foreign import entries, json_value, tensor_file
+from fedpriv.util.files import append_lines, mark, read_json, read_lines, tensor_file, write_bytes, write_json
+from fedpriv.util.foreign import entries, json_value
 
 KIND: Final = "recorded"
 FORMAT: Final = 2
@@ -80,6 +80,7 @@ class RecordedRun:
         """Open a recorded run."""
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
+        files.check_present(path)
         values: Any = read_json(path / "recorded.json")
         values = values if isinstance(values, dict) else {}
         framework, named = values.get("framework"), values.get("named_by_data")

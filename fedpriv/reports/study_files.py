@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
 from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, read_lines
+from fedpriv.util.files import check_present, read_json, read_lines
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 FORMAT = 4  # of ``study.json``
@@ -84,6 +84,7 @@ T = TypeVar("T", bound=_Part)
 def read_study(folder: Path) -> StudyFile:
     """Return the contents of ``study.json``, checked field by field."""
     values, path = read_json(folder / STUDY), folder / STUDY
+    check_present(folder)
     if isinstance(values, Mapping) and values.get("format") != FORMAT:
         text = f"of format {values.get('format')!r}, but this version reads format {FORMAT}"
         raise UserError(f"{path}: {text}; use the fedpriv that began it, or run the study again")

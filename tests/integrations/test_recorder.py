@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from federations import forged
 
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.integrations.run import RecordedRun
@@ -123,6 +124,9 @@ def test_a_damaged_recording_is_named(tmp_path):
     seen = run.messages(1)[1]
     place = run.path / seen.file
     place.write_bytes(place.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"0002\.safetensors: altered"):
+        run.arrays(seen)
+    forged(run.path)
     with pytest.raises(UserError, match=r"0002\.safetensors: not a message that a recorder wrote"):
         run.arrays(seen)
     place.unlink()
