@@ -86,19 +86,21 @@ def set_mode(file: int | Path, mode: int) -> None:
         os.chmod(file, before & 0o7000 | mode)
 
 
-def identity(folder: Path) -> str | None:
+def identity(folder: Path | str) -> str | None:
     """Return the identity of a folder that fedpriv made, or None for any other; UserError for another version's format."""
     try:
         number = os.open(os.path.join(folder, MARKER), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(number, encoding="utf-8") as file:
-            head = foreign.json_value(file.readline(4096))
+        try:
+            head = foreign.json_value(os.read(number, 4096).partition(b"\n")[0])
+        finally:
+            os.close(number)
     except (OSError, ValueError):
         return None
     if not isinstance(head, dict) or head.get("made_by") != "fedpriv" or not head.get("id"):
         return None
     if head.get("format") != FORMAT:
         raise UserError(
-            f"{folder / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
+            f"{Path(folder) / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
             "use fedpriv 0.1.0, which made the folder, or another folder"
         )
     return str(head["id"])
@@ -161,14 +163,17 @@ def digest(path: Path) -> str:
 
 
 def listed(home: Path) -> dict[str, str]:
-    """Return the digests that a folder's marker lists, by the names of the files from there; none without a marker."""
-    if identity(home) is None:
-        return {}
+    """Return the digests that a marked folder lists, by the names of the files from there; none without a marker."""
+    return {} if identity(home) is None else _listed(home)
+
+
+def _listed(home: Path) -> dict[str, str]:
+    about, (inode, read, rows) = os.stat(home / MARKER), _lists.get(home, (0, 0, {}))
+    if inode == about.st_ino and read == about.st_size:
+        return rows
+    if inode != about.st_ino or read > about.st_size:
+        read, rows = 0, {}
     with foreign.open_file(home / MARKER, foreign.RECORDS) as file:
-        about = os.fstat(file.fileno())
-        inode, read, rows = _lists.get(home, (0, 0, {}))
-        if inode != about.st_ino or read > about.st_size:
-            read, rows = 0, {}
         file.seek(read)
         for line in file.read(about.st_size - read).split(b"\n"):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # the first, an empty line, or half of one
@@ -184,7 +189,7 @@ def listed(home: Path) -> dict[str, str]:
 def checked(path: Path) -> Path:
     """Return the path of a file; UserError where it is gone, or is not what was written there."""
     home, name = _place(path)
-    expected = None if home is None else listed(home).get(name)
+    expected = None if home is None else _listed(home).get(name)
     if expected is not None and not (path.is_file() and digest(path) == expected):
         what = "altered: it is not what fedpriv wrote there" if os.path.lexists(path) else "missing"
         advice = f"restore it from a copy, or remove {home} and repeat the command that made it"
@@ -211,9 +216,13 @@ def forget(home: Path) -> None:
 
 def _place(path: Path) -> tuple[Path | None, str]:
     """Return the marked folder around a file, None where there is none, and the file's name from there."""
-    path = Path(os.path.abspath(path))
-    home = next((folder for folder in path.parents if identity(folder)), None)
-    return home, "" if home is None else path.relative_to(home).as_posix()
+    whole = os.path.abspath(path)
+    home = os.path.dirname(whole)
+    while identity(home) is None:
+        home, below = os.path.dirname(home), home
+        if home == below:
+            return None, ""
+    return Path(home), whole[len(home) :].lstrip(os.sep)
 
 
 def _listing(rows: Mapping[str, str | None]) -> bytes:
