@@ -231,7 +231,8 @@ def _listing(rows: Mapping[str, str | None]) -> bytes:
 
 def _list(home: Path, rows: Mapping[str, str | None]) -> None:
     """Add lines to a marker; None for what is about to be another file, or to go."""
-    with os.fdopen(open_own(home / MARKER, os.O_WRONLY | os.O_APPEND, None), "ab") as file:
+    number = open_own(home / MARKER, os.O_WRONLY | os.O_APPEND, None)
+    with naming(home / MARKER), os.fdopen(number, "ab") as file:
         file.write(b"\n" + _listing(rows))  # in one piece, apart from a line that a crash cut
         file.flush()
         if None in rows.values():
@@ -267,6 +268,16 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system in the block name a file where they name none: a full disk, say."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
 def _placing(modes: Mapping[Path, int | None]) -> Iterator[dict[Path, Path]]:
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}") for path in modes}
     try:
@@ -294,7 +305,8 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     """Write files, each whole or not at all; they are forced to the disk together."""
     with placing(files) as temporary:
         for path, content in files.items():
-            temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
+            with naming(path):
+                temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -132,7 +132,13 @@ def test_a_damaged_recording_is_named(tmp_path):
     place.unlink()
     with pytest.raises(UserError, match="missing"):
         run.arrays(seen)
-    lines = run.path / "rounds" / "round-0002.jsonl"
+    for out in ("../run/recorded.json", str(place)):
+        lines = run.path / "rounds" / "round-0002.jsonl"
+        lines.write_text(json.dumps(seen.model_dump() | {"file": out}) + "\n")
+        with pytest.raises(
+            UserError, match=r"round-0002\.jsonl:1: field 'file': .*a path that leads out of the folder"
+        ):
+            run.messages(2)
     lines.write_text(json.dumps({"round": 2}) + "\n")
     with pytest.raises(UserError, match="is missing"):
         run.messages(2)
