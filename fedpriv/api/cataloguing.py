@@ -28,6 +28,7 @@ from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.glossary import find_word, words
+from fedpriv.util.rates import measure_rates
 from fedpriv.util.registry import Registry
 
 if TYPE_CHECKING:
@@ -344,7 +345,7 @@ class Diagnosis(Tabular):
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Return the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+    """Return the versions installed, a gradient on the device checked, and the machine's rates; problems are findings.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
@@ -352,6 +353,7 @@ def doctor(*, device: str = "auto") -> Diagnosis:
     checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "packages": _packages,
         "computing": lambda: _computing(device),
+        "speed": lambda: (True, str(measure_rates())),
     }
     findings = []
     for name, check in checks.items():
