@@ -44,30 +44,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_942,
+    "util": 1_900,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
     "uploads": 926,
-    "integrations": 1_113,
+    "integrations": 1_099,
     "dp": 584,
-    "federation": 2_131,
+    "federation": 2_055,
     "methods": 2_945,
-    "defenses": 1_864,
-    "attacks": 10_023,
-    "eval": 4_481,
+    "defenses": 1_863,
+    "attacks": 9_780,
+    "eval": 4_255,
     "claims": 211,
-    "reports": 2_566,
+    "reports": 2_518,
     "cli": 1_009,
-    "pipeline": 1_734,
-    "sources": 3_314,
-    "api": 2_139,
-    "study": 2_398,
+    "pipeline": 1_728,
+    "sources": 3_181,
+    "api": 2_132,
+    "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 372
+RESERVE = 1_210
 """Lines that no room has yet."""
 
 

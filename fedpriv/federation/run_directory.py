@@ -72,11 +72,10 @@ class DefenseChoice:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail."""
+    """The engine that runs the clients of a run. Results do not depend on it."""
 
     name: Literal["local", "flower"] = "local"  # ``local``, one after another in this process, or ``flower``
-    min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
-    client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
+    client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds in which a client of a round must answer
 
 
 @dataclass(frozen=True)

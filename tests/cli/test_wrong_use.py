@@ -70,8 +70,6 @@ CASES = [
     ("score x --redact hide", "hide"),
     ("report nowhere", "no such folder"),
     (f"{REPORT} empty", "empty: holds neither an attack result (about.json) nor a run (config.json)"),
-    (f"{REPORT} result/pixels --target-accuracy 0.5", "target_accuracy: applies to runs"),
-    (f"{REPORT} run --target-accuracy 2", "target_accuracy=2.0: expected above 0 and at most 1"),
     ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
     ("reproduce none.toml --out r", "a claim in TOML"),
     ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),
