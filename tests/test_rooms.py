@@ -106,9 +106,9 @@ def ours(module: str) -> set[str]:
 
 
 def test_tensors_are_written_under_names_of_our_own():
-    """A library that is given a path may leave a temporary file beside it; only unfinished folders are swept whole."""
+    """A library that is given a path may leave a temporary file beside it, and its errors name no file."""
     writers = {module for module in trees() for _, name, _ in imported(module) if name == "save_file"}
-    assert writers == {"fedpriv.federation.states"}
+    assert not writers
 
 
 def test_every_room_is_in_the_table():
