@@ -32,7 +32,7 @@ CLIENTS, SIDE, ENDLESS = 10, 32, 1000
 CASES: dict[str, dict[str, Any]] = {
     **{
         f"rounds {method}": {"work": "rounds", "method": method, "per_class": 60}
-        for method in ("local", "fedproto", "fedgh", "fedre", "fedkd")
+        for method in ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedmrl", "fedkd")
     },
     **{
         f"{attack} {net}, {targets} target{'s' * (targets > 1)}": {
@@ -123,6 +123,7 @@ def run_config(case: dict[str, Any]) -> Any:
     from fedpriv.federation.method import LocalTraining
     from fedpriv.federation.run_directory import RunConfig
 
+    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
     return RunConfig(
         method=case["method"],
         options=METHOD_OPTIONS.get(case["method"], ({}, {}))[0],
@@ -149,7 +150,6 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
-    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
     config = run_config(case)
     federation = prepare(config, torch.device("cpu"))
 
