@@ -60,14 +60,14 @@ BUDGET: dict[str, int] = {
     "reports": 2_521,
     "cli": 1_009,
     "pipeline": 1_728,
-    "sources": 3_181,
+    "sources": 3_183,
     "api": 2_136,
     "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1_041
+RESERVE = 1_039
 """Lines that no room has yet."""
 
 
