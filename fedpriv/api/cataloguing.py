@@ -316,6 +316,9 @@ def _text(kind: str, name: str) -> str:
 
 # ---------------------------------------------------------------- this installation
 
+SECONDS = 10.0
+"""Of a guard's search, for which iterations are proposed."""
+
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
@@ -344,7 +347,9 @@ class Diagnosis(Tabular):
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Return the versions installed, and compute a gradient on the device. Whatever is wrong is a finding, not an exception.
+    """Return the versions installed, compute a gradient on the device, and propose iterations for a guard.
+
+    Whatever is wrong is a finding, not an exception.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
@@ -352,6 +357,7 @@ def doctor(*, device: str = "auto") -> Diagnosis:
     checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "packages": _packages,
         "computing": lambda: _computing(device),
+        "guard": lambda: _guarding(device),
     }
     findings = []
     for name, check in checks.items():
@@ -395,3 +401,24 @@ def _computing(text: str) -> tuple[bool, str]:
     apart = float((gradient(device) - expected).norm() / expected.norm())  # NaN is no match either
     details = f"{platform.platform()}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
     return apart <= BOUND, details
+
+
+def _guarding(text: str) -> tuple[bool, str]:
+    """Return how many iterations of a guard's search fit ``SECONDS``: by what fifty more take on one image and LeNet."""
+    import torch
+    from torch import nn
+
+    from fedpriv.datasets import load_dataset
+    from fedpriv.util import seeds
+
+    images, labels = load_dataset("fashion").samples.batch(torch.arange(101))
+    layers = nn.Conv2d(1, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid()
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(588, 10))
+    for values in model.parameters():
+        nn.init.uniform_(values, -0.1, 0.1, generator=seeds.generator(0, "doctor", values.numel()))
+    sent = torch.autograd.grad(nn.functional.cross_entropy(model(images[:1]), labels[:1]), [*model.parameters()])
+    how: dict[str, Any] = {"model": model, "images": images[:1], "labels": labels[:1], "auxiliary": images[1:]}
+    how |= {"device": text, "attacks": "inverting-gradients"}
+    took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 70)]
+    number = int(SECONDS / max(1e-4, (took[2] - took[1]) / 50))
+    return True, f"about {number // 100 * 100 or number:,} iterations in {SECONDS:.0f} s (LeNet, one image of 28 x 28)"

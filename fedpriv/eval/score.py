@@ -11,12 +11,13 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
 from fedpriv.eval.identification import identification
-from fedpriv.eval.intervals import Means
+from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import (
     ScoredGuesses,
     lpips,
@@ -74,7 +75,7 @@ def score(
     reconstruction = reconstruction.to_cpu()
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
-    means = Means(tuple(about.unit_of(target.client) for target in targets))
+    means = Means(about.units_of([target.client for target in targets]))
     attack, floors = _with_guesses(reconstruction, truths, seed)
     best_blind = best_floor(floors)
     if shuffled is not None:
@@ -87,7 +88,11 @@ def score(
     vectors, of_vectors = score_vectors(reconstruction, shuffled, truths, means)
     reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
-    comparisons = image_comparisons(attack, floors, strata, means)
+    if about.per_image and reconstruction.images.shape[1] > 1:  # an upload as a whole: its images are the units
+        apart = {name: attack.each - panel.each for name, panel in floors.items() if name != NEAREST}
+        comparisons = Means(tuple(range(len(attack.each)))).compare(apart, "images", DECIBELS, named=NAMED)
+    else:
+        comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(rows).compare(gains, "identified", IDENTIFIED, [strata[row] for row in rows])
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
     current = _image_metrics(attack, truths, means) | vectors | {"lpips": _lpips(attack, truths, means)}
@@ -126,6 +131,13 @@ def _with_guesses(
         name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
         for name in guessers(truths)
     }
+
+
+def beyond_guesses(reconstruction: Reconstruction, truths: tuple[Truth, ...], seed: int) -> Values:
+    """Return the PSNR of each image of each target ``(n,)`` above the strongest guess at that very image, dB."""
+    attack, floors = _with_guesses(reconstruction, truths, seed)
+    strongest: Values = np.max([panel.each for name, panel in floors.items() if name != NEAREST], axis=0)
+    return attack.each - strongest
 
 
 def planted_advantage(

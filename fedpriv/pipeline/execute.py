@@ -221,7 +221,7 @@ def positive_control(ground: AttackContext, job: Job, about: About, title: str) 
             return None
     pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
     problem = ground.problem(ground.case_for(job), case.targets)
-    planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
+    planted = planted_images(problem, case, pools, about)
     if planted is None:
         return None
     try:

@@ -118,7 +118,7 @@ def planted_observations(
 
 
 def planted_images(
-    problem: AttackProblem, case: Case, pools: Mapping[int, Pool], units: Mapping[int, int]
+    problem: AttackProblem, case: Case, pools: Mapping[int, Pool], about: Provenance
 ) -> tuple[AttackProblem, tuple[Truth, ...]] | None:
     """Return the problem of an attack on planted uploads, and its truths; None where nothing can be planted.
 
@@ -126,7 +126,7 @@ def planted_images(
         problem: of the attack; its targets are replaced.
         case: the same with the clients' real extractors, which the attack need not be granted.
         pools: client -> its pool.
-        units: client -> its independent unit.
+        about: says which clients, or images, are units: one target of each is planted.
     """
     planting = Planting(pools, problem.seed, problem.device, problem.knowledge.public_images)
     observations = planted_observations(planting, case.observations, case.knowledge)
@@ -134,9 +134,9 @@ def planted_images(
         return None
     there = {(seen.round, seen.client) for seen in observations}
     first: dict[int, TargetId] = {}
-    for target in case.targets:
+    for unit, target in zip(about.units_of([target.client for target in case.targets]), case.targets, strict=True):
         if (target.round, target.client) in there and target.label >= 0:
-            first.setdefault(units.get(target.client, target.client), target)
+            first.setdefault(unit, target)
     targets = tuple(sorted(list(first.values())[:MOST_TARGETS], key=lambda one: (one.round, one.client, one.index)))
     truths = []
     for target in targets:
@@ -159,7 +159,7 @@ def planted_images(
 
 def judge_images(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
     """Return the advantage of an attack on planted uploads over the baseline."""
-    units = tuple(about.unit_of(target.client) for target in reconstruction.targets)
+    units = about.units_of([target.client for target in reconstruction.targets])
     return planted_advantage(reconstruction, truths, units, about.seed)
 
 

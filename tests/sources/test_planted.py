@@ -114,7 +114,9 @@ def test_planted_images_are_found_by_who_inverts_and_not_by_who_guesses():
     targets = tuple(TargetId(1, client, row, int(CLASSES_OF[row])) for client in CLIENTS for row in (0, 1))
     problem = AttackProblem(seen("prototype"), known(nn.Flatten()), targets, 0, CPU, None)
     case = Case(problem.observations, None, problem.knowledge, targets)
-    planted, truths = planted_images(problem, case, POOLS, {client: client // 2 for client in CLIENTS})
+    planted, truths = planted_images(
+        problem, case, POOLS, but(ABOUT, groups={client: client // 2 for client in CLIENTS})
+    )
     assert [(one.client, one.label) for one in planted.targets] == [(0, 2), (2, 2), (4, 2)]  # one a unit
     rows = [planted.observations[one.client].upload[0].features[one.index] for one in planted.targets]
     read = torch.stack(rows).reshape(-1, 1, 1, 8, 8)
