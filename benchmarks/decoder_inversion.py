@@ -1,4 +1,4 @@
-"""``decoder`` beside ``pixels`` and ``learned``: the same network, images, vectors and targets.
+"""``decoder`` beside ``pixels``: the same network, images, vectors and targets.
 
     OMP_NUM_THREADS=1 python benchmarks/decoder_inversion.py --data DIR/cifar10-jpeg/train --draw 1
 
@@ -18,7 +18,6 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, Trained
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.defenses import build_defenses, parse_choice
@@ -34,7 +33,6 @@ ATTACKS: dict[str, Attack] = {
     "`decoder`": DecoderInversion(),
     "`decoder`, `refine_steps=300`": DecoderInversion(refine_steps=300),
     "`decoder`, `refine_steps=1200`": DecoderInversion(refine_steps=1200),
-    "`learned`": LearnedInversion(),
     "`pixels`": PixelInversion(),
     "`pixels`, `iterations=600`, `restarts=1`": PixelInversion(iterations=600, restarts=1),
 }
@@ -116,7 +114,7 @@ def _found(options: argparse.Namespace) -> tuple[dict[str, tuple[Tensor, float]]
 
 def _show(found: dict[str, tuple[Tensor, float]], number: int) -> None:
     """Print each row's mean, and how far the default rows of today are ahead of it, with 95 % intervals."""
-    ahead = [name for name in ("`decoder`", "`learned`") if name in found]
+    ahead = ["`decoder`"] if "`decoder`" in found else []
     print("| attack | mean, median | CPU s a target | " + " | ".join(f"{name} ahead by" for name in ahead) + " |")
     print("| --- | ---: | ---: |" + " ---: |" * len(ahead))
     for name, (scores, seconds) in found.items():

@@ -352,6 +352,8 @@ def main() -> None:
         work = getattr(importlib.import_module("speed"), name)
         work(json.loads(case), Turns())
         return
+    from fedpriv.util.rates import measure_rates
+
     names = [name for name in CASES if not options.cases or name.startswith(tuple(options.cases))]
     if not names:
         raise SystemExit(f"no case begins with {', '.join(options.cases)}; there are {', '.join(CASES)}")
@@ -359,6 +361,7 @@ def main() -> None:
         raise SystemExit(
             "rounds stand beside HtFLlib: git clone https://github.com/TsingZ0/HtFLlib, then --htfllib DIR"
         )
+    print(f"{measure_rates()}\n")
     print("| case | CPU s a turn | beside | ratio |\n| --- | ---: | ---: | ---: |")
     for name in names:
         extra = {"seed": options.seed, "peer": options.peer, "htfllib": options.htfllib}

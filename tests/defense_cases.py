@@ -75,11 +75,12 @@ OPTIONS = {
     "upload-interval": ("k=2",),
     "local-dp": ("epsilon=0.5", "clipping_norm=0.1,sensitivity=0.2"),
     "percentile-privacy": ("percentile=30,gamma=0.5", "percentile=90,gamma=2,steps=3"),
+    "svt-privacy": ("gamma=0.5,epsilon=8", "fraction=0.5,noise_var=9,replace=false,steps=3"),
 }
 
 UPLOAD_DEFENSES = (
     *("clip", "noise", "dp-noise", "prune", "quantise", "sign", "entangle", "diagonal", "count-floor", "hide-labels"),
-    *("upload-interval", "secure-aggregation", "local-dp", "percentile-privacy"),
+    *("upload-interval", "secure-aggregation", "local-dp", "percentile-privacy", "svt-privacy"),
 )
 
 

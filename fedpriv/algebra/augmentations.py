@@ -1,4 +1,4 @@
-"""The augmentations of Automatic Transformation Search: policies, what each does to an image, and what can be undone.
+"""The augmentations of Automatic Transformation Search: policies, and what each does to an image.
 
 Source: Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021, and the authors' table of fifty augmentations. What changes images
 imports kornia and torchvision's transforms, which are seconds in loading.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
@@ -89,31 +88,6 @@ def augmented(image: Tensor, number: int, sign: int) -> Tensor:
     factors = (1 + sign * share * _CHANGE,) if what in _ENHANCEMENTS else ()
     changed: Tensor = changes[what](image, *factors)
     return changed
-
-
-def undone(image: Tensor, number: int, sign: int) -> tuple[Tensor, Tensor, float]:
-    """Return an image ``(c, h, w)`` as it was before an augmentation, the pixels ``(h, w)`` known, and a contradiction.
-
-    Shifts, shears, turns, contrast, brightness and inversion are undone but for what was cut off; the others are left as
-    they are. The contradiction is the sum of squares of pixels that the augmentation would have left black.
-    """
-    from torchvision.transforms.v2 import functional as ops
-
-    what, magnitude = AUGMENTATIONS[number]
-    share = magnitude / 9
-    known, factor = torch.ones_like(image[:1]), 1 + sign * share * _CHANGE
-    if what in _MOVES:
-        amount = (sign if signed(number) else 1) * share * _MOVES[what]
-        left = float(((1 - _moved(known, what, amount)) * image).square().sum())
-        return _moved(image, what, -amount), _moved(known, what, -amount)[0] > 0.5, left
-    if what == "invert":
-        image = 1 - image
-    elif what == "brightness":
-        image = image / factor
-    elif what == "contrast":
-        grey = ops.rgb_to_grayscale(image) if len(image) == 3 else image
-        image = (image - (1 - factor) * grey.mean()) / factor
-    return image, known[0] > 0, 0.0
 
 
 def _moved(image: Tensor, what: str, amount: float) -> Tensor:

@@ -28,6 +28,7 @@ from fedpriv.uploads import PAYLOADS
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.escape import docstring_markdown, summary
 from fedpriv.util.glossary import find_word, words
+from fedpriv.util.rates import measure_rates
 from fedpriv.util.registry import Registry
 
 if TYPE_CHECKING:
@@ -347,9 +348,7 @@ class Diagnosis(Tabular):
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Return the versions installed, compute a gradient on the device, and propose iterations for a guard.
-
-    Whatever is wrong is a finding, not an exception.
+    """Return the versions, a gradient checked, the machine's rates and iterations for a guard; problems are findings.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
@@ -357,6 +356,7 @@ def doctor(*, device: str = "auto") -> Diagnosis:
     checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "packages": _packages,
         "computing": lambda: _computing(device),
+        "speed": lambda: (True, str(measure_rates())),
         "guard": lambda: _guarding(device),
     }
     findings = []
@@ -403,22 +403,21 @@ def _computing(text: str) -> tuple[bool, str]:
     return apart <= BOUND, details
 
 
-def _guarding(text: str) -> tuple[bool, str]:
+def _guarding(device: str) -> tuple[bool, str]:
     """Return how many iterations of a guard's search fit ``SECONDS``: by what fifty more take on one image and LeNet."""
     import torch
     from torch import nn
 
-    from fedpriv.datasets import load_dataset
-    from fedpriv.util import seeds
+    from fedpriv.models.zoo import lenet_sigmoid
 
-    images, labels = load_dataset("fashion").samples.batch(torch.arange(101))
-    layers = nn.Conv2d(1, 12, 5, 2, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, 2, 2), nn.Sigmoid()
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(588, 10))
-    for values in model.parameters():
-        nn.init.uniform_(values, -0.1, 0.1, generator=seeds.generator(0, "doctor", values.numel()))
+    data = fedpriv.load("fashion", per_class=11)
+    images, labels = data.images, data.labels
+    with torch.random.fork_rng(devices=[]):
+        extractor, width = lenet_sigmoid((1, 28, 28))
+        model = nn.Sequential(extractor, nn.Linear(width, 10))
     sent = torch.autograd.grad(nn.functional.cross_entropy(model(images[:1]), labels[:1]), [*model.parameters()])
     how: dict[str, Any] = {"model": model, "images": images[:1], "labels": labels[:1], "auxiliary": images[1:]}
-    how |= {"device": text, "attacks": "inverting-gradients"}
+    how |= {"device": device, "attacks": "inverting-gradients"}
     took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 70)]
     number = int(SECONDS / max(1e-4, (took[2] - took[1]) / 50))
     return True, f"about {number // 100 * 100 or number:,} iterations in {SECONDS:.0f} s (LeNet, one image of 28 x 28)"

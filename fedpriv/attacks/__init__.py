@@ -15,7 +15,6 @@ ATTACKS = Registry(
         "dip": "fedpriv.attacks.inversion.vector:DipInversion",
         "joint": "fedpriv.attacks.inversion.vector:JointInversion",
         "decoder": "fedpriv.attacks.inversion.decoder:DecoderInversion",
-        "learned": "fedpriv.attacks.inversion.learned:LearnedInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "unmix": "fedpriv.attacks.features.posterior:UnmixedInversion",
         "all-rounds": "fedpriv.attacks.features.base:AllRoundsInversion",
@@ -23,9 +22,7 @@ ATTACKS = Registry(
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting:InvertingGradients",
         "gradient-dip": "fedpriv.attacks.gradients.inverting:GradientDip",
-        "demix": "fedpriv.attacks.gradients.dlg:MixtureSeparation",
-        "untransform": "fedpriv.attacks.gradients.adapted:TransformationSearch",
-        "pooled": "fedpriv.attacks.gradients.adapted:PooledBatch",
+        "pooled": "fedpriv.attacks.gradients.pooled:PooledBatch",
         "head-update": "fedpriv.attacks.features.closed_form:HeadUpdate",
         "angle-update": "fedpriv.attacks.features.closed_form:AngleUpdate",
         "class-inversion": "fedpriv.attacks.inversion.vector:ClassInversion",
@@ -55,8 +52,7 @@ def attacks_for(target: str) -> tuple[str, ...]:
 
 def default_suite(target: str) -> tuple[str, ...]:
     """Return the names of the attacks on a kind of payload that run without being named, the strongest first."""
-    attacks = {name: ATTACKS.load(name) for name in attacks_for(target)}
-    return tuple(name for name, made in attacks.items() if not (made.only_by_name or target in made.only_by_name_on))
+    return tuple(name for name in attacks_for(target) if not ATTACKS.load(name).only_by_name)
 
 
 def is_attacked(target: str) -> bool:

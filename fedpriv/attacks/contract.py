@@ -46,7 +46,6 @@ class Declared(ABC):
         result: what it returns.
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.uploads.kinds`), or names.
         only_by_name: whether it runs only when it is named.
-        only_by_name_on: kinds of payload on which alone it runs only when it is named.
         needs: what the threat model must have.
         requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
@@ -60,7 +59,6 @@ class Declared(ABC):
     result: ClassVar[Literal["images", "scores"]]
     targets: ClassVar[Kinds | tuple[str, ...]]
     only_by_name: ClassVar[bool] = False
-    only_by_name_on: ClassVar[Kinds | tuple[str, ...]] = ()
     needs: ClassVar[Needs] = Needs()
     requirements_by_kind: ClassVar[RequirementsByKind] = ()
     needs_in_words: ClassVar[str] = "nothing"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 
 from fedpriv.uploads.payloads import PublicLoss
 from fedpriv.util.errors import UserError, shown
@@ -37,6 +37,7 @@ class BatchFacts:
         steps: local steps that the upload sums up.
         sizes: images of each step's batch, in order, where they are not all ``batch_size``; empty where they are.
         optimiser: of the steps, which attacks take for plain SGD.
+        label_smoothing: share s of every label that is spread over all C classes, as torch's cross_entropy takes it.
     """
 
     batch_size: Annotated[int, Ge(1)]
@@ -44,6 +45,7 @@ class BatchFacts:
     steps: Annotated[int, Ge(1)]
     sizes: tuple[Annotated[int, Ge(1)], ...] = ()
     optimiser: str = "sgd"
+    label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     @property
     def images(self) -> int:

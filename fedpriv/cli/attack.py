@@ -12,7 +12,7 @@ import rich_click as click
 import fedpriv
 from fedpriv.attacks import refuse_unknown_target
 from fedpriv.cli import common
-from fedpriv.cli.options import Command, flags_of
+from fedpriv.cli.options import Command, flags_of, keywords_of
 from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
 
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from fedpriv.reports.summary import Subject
 
 
+_FILES = "Uploads in files"
+_UPLOADS = "Folder of state dicts (.safetensors, .pt) made elsewhere, one a client: see --help-all."
+_IMAGES = "Folder of the clients' images and labels, in files named as their uploads, and auxiliary.safetensors."
+_BEFORE = "File of the weights that all clients started from; --model package.module:FACTORY makes their network."
+
+
 @click.command(cls=Command)
 @flags_of(
     "attacking:attack",
     single=("reach",),
-    first="target run attacks full knowledge method dataset clients defense iterations seed out",
+    first="target run attacks full method dataset clients defense iterations seed out",
 )
+@click.option("--uploads", type=click.Path(path_type=Path), help=_UPLOADS)
+@click.option("--images", type=click.Path(path_type=Path), help=_IMAGES, panel=_FILES)
+@click.option("--before", type=click.Path(path_type=Path), help=_BEFORE, panel=_FILES)
+@click.option("--gradients", is_flag=True, help="The uploads are gradients of these weights.", panel=_FILES)
 @click.option(
     "--verbose", is_flag=True, help="A sentence on each answer, and the table of all attacks.", panel="Output"
 )
@@ -43,11 +53,34 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
     folder = out or numbered(Path("results") / target)
     again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
-    result = fedpriv.attack(target=target, out=folder, listener=listener, **common.given_values(flags))
+    given = common.given_values(flags)
+    files: dict[str, Any] = {
+        name: given.pop(name) for name in ("uploads", "images", "before", "gradients") if name in given
+    }
+    if files:
+        given, listener.resume = _from_files(given, files), None
+    work = fedpriv.attack_uploads if files else fedpriv.attack
+    result = work(target=target, out=folder, listener=listener, **given)
     if as_json:
         common.print_json(_as_json(result))
     elif not quiet:
         _show(result, verbose=verbose)
+
+
+def _from_files(given: dict[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``attack_uploads`` for uploads in files; flags about a federation to train are refused."""
+    from fedpriv.sources.upload_files import read_upload_files
+
+    names = {"lr": "learning_rate", "batch_size": "batch_size", "epochs": "epochs", "local_steps": "steps"}
+    steps = {known: given.pop(name) for name, known in names.items() if name in given}
+    model = given.pop("models", None)
+    others = [name for name in given if name not in keywords_of("attacking:attack_uploads")]
+    others += [name for name in ("auxiliary", "public") if name in given]
+    if others or "uploads" not in files:
+        flag = "--" + (others or list(files))[0].replace("_", "-")
+        raise click.UsageError(f"{flag}: not with --uploads; drop it" if others else f"{flag}: needs --uploads DIR")
+    where: dict[str, Any] = {"images": None, "before": None, "gradients": False, **files}
+    return given | read_upload_files(model=model, steps=steps, **where)
 
 
 @click.command()

@@ -19,6 +19,7 @@ DEFENSES = Registry(
         "dp-noise": "fedpriv.defenses.noise:DPNoise",
         "local-dp": "fedpriv.defenses.noise:LocalDp",
         "percentile-privacy": "fedpriv.defenses.entries:PercentilePrivacy",
+        "svt-privacy": "fedpriv.defenses.noise:SvtPrivacy",
         "prune": "fedpriv.defenses.entries:Prune",
         "quantise": "fedpriv.defenses.entries:Quantise",
         "sign": "fedpriv.defenses.entries:Sign",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from fedpriv.algebra.augmentations import PUBLISHED, augmented, margins, read_policy
-from fedpriv.defenses.signals import NETWORK_NAMES, WHOLE_NAMES
+from fedpriv.defenses.signals import WHOLE_NAMES
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.split import Blueprint, SplitModel, VariationalBottleneck
@@ -22,8 +22,7 @@ _AT_ONCE = 64
 """Entries of the representation that are differentiated together."""
 
 _INTO = "of small batches it finds what goes into the bottleneck, whatever that draws"
-_WEIGHTS = "the gradient of soft labels tells the weights of images of different classes"
-_ENCODED = "finds the encoded batch with its soft labels; signs of single pixels are not undone"
+_MIXED = "finds the mixed batch with its soft labels; neither mixing nor signs are undone"
 
 
 @dataclass(frozen=True)
@@ -204,8 +203,7 @@ class Mixup(Defense):
     name: ClassVar[str] = "mixup"
     source: ClassVar[str] = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
     answers = (
-        Answer(("demix",), WHOLE_NAMES, {}, {"signs": False}, _WEIGHTS),
-        Answer(("dlg",), WHOLE_NAMES, {"labels": "joint"}, {"signs": True}, _ENCODED),
+        Answer(("dlg",), WHOLE_NAMES, {"labels": "joint"}, note=_MIXED),
         Answer(note="they find what was trained on, which is mixed"),
     )
 
@@ -288,14 +286,7 @@ class Transform(Defense):
 
     name: ClassVar[str] = "transform"
     source: ClassVar[str] = "Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021"
-    answers = (
-        Answer(
-            ("untransform",),
-            NETWORK_NAMES,
-            note="matches what was trained on, then tries what the policy can have done",
-        ),
-        Answer(note="the transformed image leaks as any other"),
-    )
+    answers = (Answer(note="the transformed image leaks as any other"),)
 
     def __post_init__(self) -> None:
         self._policies()

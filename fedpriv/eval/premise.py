@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.update import LocalStep, StepModel, Weights, local_step
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, Weights, local_step, one_hot
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.eval.records import Cause, Premise
 from fedpriv.federation.local_training import has_batch_norm
@@ -166,7 +166,7 @@ def steps_agreement(
         training, in_half, evaluation = _gradients(step, model, rounding, device)
         with torch.no_grad():
             width = functional_call(model, {**step.weights, **step.fixed}, (batch[0][:1].to(device),)).shape[1]
-        classes = functional.one_hot(batch[1], max(width, int(batch[1].max()) + 1)).float().to(device)
+        classes = one_hot(batch[1], max(width, int(batch[1].max()) + 1), facts.label_smoothing).to(device)
         images = batch[0].to(device)
 
         def replayed(differentiate: Differentiate, order: Tensor | None = None) -> Tensor:

@@ -85,7 +85,7 @@ class ProtectionPlan:
     broadcasts: tuple[str, ...] = ()
     options: Any = None  # the method's own options
     linear_aggregation: bool = False  # as of :class:`fedpriv.federation.method.Method`
-    trained: tuple[Blueprint, ...] = ()  # every architecture that clients train
+    trained: tuple[Blueprint, ...] = ()  # every architecture that clients train, those that they share first
     steps: tuple[int, ...] = ()  # local steps of each client in a round
     non_sgd_computation: str = ""  # as of :class:`fedpriv.federation.method.Method`
     encoded: tuple[str, ...] = ()  # those that decide how uploads are put on the wire

@@ -185,7 +185,7 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         broadcasts=method.broadcasts,
         options=options,
         linear_aggregation=method.linear_aggregation,
-        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(current, options) for current in blueprints)))),
+        trained=tuple(dict.fromkeys((*(method.shared(current, options) for current in blueprints), *blueprints))),
         steps=tuple(sum(steps(len(setup.train), training) for training in local_phases) for setup in setups),
         non_sgd_computation=method.non_sgd_computation(options),
     )

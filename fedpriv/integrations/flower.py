@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fedpriv.integrations.guarding import Watch
-from fedpriv.integrations.recorder import Recorder, plain_sets, to_stderr
+from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.integrations.run import TRAIN, default_folder, write_partition
 from fedpriv.util.errors import UserError, short_line
 
@@ -217,13 +217,11 @@ def guarding_mod(watch: Watch) -> Callable[[Any, Any, Callable[[Any, Any], Any]]
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         from flwr.app import Error, Message
 
-        training = str(message.metadata.message_type).startswith(TRAIN)
-        before = plain_sets(_sets(message))[0] if training else {}
+        before = next(iter(_sets(message).values()), {})
         reply = call_next(message, context)
-        if not training or not reply.has_content():
-            return reply
-        sent, after = (next(iter(sets.values()), {}) for sets in (before, _sets(reply)))
-        if after and watch.withholds(context, sent, after):
+        training = str(message.metadata.message_type).startswith(TRAIN) and reply.has_content()
+        after = next(iter(_sets(reply).values()), {}) if training else {}
+        if after and watch.withholds(context, before, after):
             return Message(Error(WITHHELD, "withheld by the client's guard"), reply_to=message)
         return reply
 

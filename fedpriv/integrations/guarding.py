@@ -50,7 +50,5 @@ class Watch:
 def _update(model: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Any:
     """Return an update of a model; arrays without its names are taken in the order of its ``state_dict``."""
     names = list(model.state_dict())
-    sides = [
-        arrays if names[0] in arrays else dict(zip(names, arrays.values(), strict=True)) for arrays in (before, after)
-    ]
+    sides = (one if names[0] in one else dict(zip(names, one.values(), strict=True)) for one in (before, after))
     return fedpriv.Update(*sides)

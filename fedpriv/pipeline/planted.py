@@ -153,7 +153,9 @@ def planted_images(
         truths.append(Truth.equal(image, torch.tensor([target.label]), pools[target.client]))
     if not targets:
         return None
-    knowledge = replace(problem.knowledge, defended={})
+    clients = {target.client for target in targets}  # nothing is trained for others
+    extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in clients}
+    knowledge = replace(problem.knowledge, defended={}, extractors=extractors)
     return replace(problem, observations=observations, knowledge=knowledge, targets=targets), tuple(truths)
 
 

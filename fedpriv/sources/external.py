@@ -95,7 +95,7 @@ class ExternalSource(Source):
         if not facts:
             return None
         largest, most = max(fact.batch_size for fact in facts), max(fact.steps for fact in facts)
-        return BatchFacts(largest, facts[0].learning_rate, most)
+        return replace(facts[0], batch_size=largest, steps=most, sizes=())
 
     def batch(self, round_: int, client: int) -> BatchFacts | None:
         return self.batches.get(client)

@@ -119,23 +119,24 @@ def prior_of_others(features: Tensor, weights: Tensor) -> Tensor:
 
     Ridge regression towards the uploads' mean, with the ridge that predicts each upload best from the others.
     """
-    uploads, mixing = features.double(), weights.double()
-
-    def solved(rows: Tensor, ridge: float) -> Tensor:
-        start = uploads[rows].mean(0).expand(mixing.shape[1], -1)
-        if math.isinf(ridge):
-            return start
-        mixed = mixing[rows]
-        gram = mixed @ mixed.T + ridge * torch.eye(len(mixed), dtype=mixed.dtype)
-        result: Tensor = start + mixed.T @ torch.linalg.solve(gram, uploads[rows] - mixed @ start)
-        return result
-
-    every = torch.arange(len(uploads))
+    uploads, mixing, total = features.double(), weights.double(), weights.double().sum(1, keepdim=True)
+    number, eye = len(uploads), torch.eye(mixing.shape[1], dtype=torch.float64)
+    mean = uploads.mean(0)
+    others = 1 - torch.eye(number, dtype=torch.float64)
+    means, grams = others @ uploads / max(1, number - 1), torch.einsum("nk,kc,ke->nce", others, mixing, mixing)
 
     def error(ridge: float) -> float:
-        return sum(float((mixing[k] @ solved(every != k, ridge) - uploads[k]).square().sum()) for k in every)
+        if math.isinf(ridge):
+            return float((total * means - uploads).square().sum())
+        shares = others * (torch.linalg.solve(grams + ridge * eye, mixing) @ mixing.T)
+        return float((total * means + shares @ uploads - (shares @ total) * means - uploads).square().sum())
 
-    return solved(every, min(_RIDGES, key=error) if len(uploads) > 2 else math.inf).float()
+    ridge = min(_RIDGES, key=error) if number > 2 else math.inf
+    if math.isinf(ridge):
+        return mean.expand(len(eye), -1).float()
+    beyond = torch.linalg.solve(mixing.T @ mixing + ridge * eye, mixing.T @ (uploads - total * mean))
+    result: Tensor = (mean + beyond).float()
+    return result
 
 
 def _representations(

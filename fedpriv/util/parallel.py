@@ -52,8 +52,8 @@ Hear = Callable[..., None] | None
 J = TypeVar("J")
 R = TypeVar("R")
 
-PATIENCE = 10.0
-"""Seconds of work from which on more processes are worth their start, some three seconds of a core each."""
+PATIENCE = 20.0
+"""Seconds of work from which on more processes are worth their start and what they hand over, five of a core each."""
 MEMORY, CARD_MEMORY = 2 << 30, 4 << 30
 """Bytes that a process may come to need, and of a GPU's."""
 SHARING = 8

@@ -6,8 +6,8 @@ import pytest
 import torch
 from gradient_cases import RATE, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 
-from fedpriv.attacks.gradients.adapted import PooledBatch
 from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.pooled import PooledBatch
 from fedpriv.attacks.observation import BatchFacts, TargetId
 from fedpriv.sources.source import summed, summed_without_own
 from fedpriv.util.errors import UserError

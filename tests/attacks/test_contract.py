@@ -35,28 +35,18 @@ class Case:
 
 
 SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
-TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
 CASES = {
     "dip": Case("fedproto", "prototype"),
     "pixels": Case("fedproto", "prototype"),
     "joint": Case("fedproto", "prototype", {"most": 2}),
     "decoder": Case("fedproto", "prototype", {"width": 16}, {"attacker_data": "same_domain"}),
-    "learned": Case("fedproto", "prototype", card={"attacker_data": "same_domain"}),
     "unmix": Case("fedre", "entangled", card={"rounds_seen": 2}),
     "all-rounds": Case("fedproto", "prototype", card={"rounds_seen": 2}, config={"keep": (1, 2)}),
     "linear-layer": Case("fedavg", "model"),
     "dlg": Case("fedavg", "model", {"redraws": 0}),
     "inverting-gradients": Case("fedavg", "model"),
     "gradient-dip": Case("fedavg", "model"),
-    "untransform": Case(
-        "fedavg",
-        "model",
-        {"policy": "7"},
-        {"attacker_data": "same_domain"},
-        {"defenses": (parse_choice("transform:policy=7"),)},
-    ),
-    "demix": Case("fedavg", "model", config={"defenses": (parse_choice("mixup"),), "training": TWO_IMAGES}),
     "pooled": Case("fedavg", "model", config=SUMMED, n_targets=3),
     "head-update": Case("lg-fedavg", "classifier"),
     "angle-update": Case("fedral", "angle-matrix"),
@@ -164,8 +154,8 @@ def test_an_attack_says_the_same_twice_and_leaves_its_evidence_alone(name, world
 SEARCHED = ("dip", "joint", "decoder", "unmix", "head-update", "angle-update")
 """Attacks whose objective is of images and uploads alone."""
 
-WITHOUT = ("untransform", "demix", "pooled")
-"""Attacks whose images say nothing of uploads without the transformations, the weights or the others' images."""
+WITHOUT = ("pooled",)
+"""Attacks whose images say nothing of uploads without the others' images."""
 
 
 @each("name", [name for name in ATTACKS if ATTACKS.load(name).result == "images"])
@@ -241,7 +231,7 @@ def test_the_call_measures_and_refuses_what_is_no_reconstruction(world):
 @each("name", [name for name in ATTACKS if issubclass(ATTACKS.load(name), RecoverThenInvert)])
 def test_every_recovery_goes_with_every_inversion(name, inversion, world):
     attack, seen = evidence_for(world, name, inversion=inversion)
-    if inversion in ("decoder", "learned"):
+    if inversion == "decoder":
         with pytest.raises(UserError, match="needs attacker_data"):
             called(name, attack, seen)
         case = CASES[name]

@@ -53,11 +53,9 @@ NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
     "joint": ("prototype",),
-    **dict.fromkeys(("decoder", "learned", "all-rounds"), ("representation", "prototype")),
+    **dict.fromkeys(("decoder", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
-    "untransform": NETWORKS,
-    "demix": ("model", "small-model", "low-rank-model"),
     "pooled": ("model", "small-model"),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
@@ -89,11 +87,9 @@ def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
     assert sent - {"sample-count", "feature-mean"} == set(names)
 
 
-def test_what_is_trained_on_own_images_is_of_the_default_suite_of_single_images_alone():
-    of_images = ("dip", "decoder", "learned", "pixels")
-    assert default_suite("representation") == (*of_images, "membership", "property", "labels")
-    assert "learned" in attacks_for("prototype")
-    assert "learned" not in default_suite("prototype")
+def test_the_default_suite_leaves_out_what_runs_only_by_name():
+    assert default_suite("representation") == ("dip", "decoder", "pixels", "membership", "property", "labels")
+    assert "all-rounds" in attacks_for("representation")
 
 
 def test_names_are_listed_without_torch():

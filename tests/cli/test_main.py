@@ -217,7 +217,7 @@ def test_inversions_run_through_a_shadow_extractor(capsys):
 def test_lines_can_be_pasted(capsys):
     out = done(capsys, "doctor", "--device", "cpu")
     assert [line.split()[:2] for line in out.splitlines()] == [
-        ["ok", f"{name}:"] for name in ("packages", "computing", "guard")
+        ["ok", f"{name}:"] for name in ("packages", "computing", "speed", "guard")
     ]
     for version in (fedpriv.__version__, platform.python_version(), f"torch {importlib.metadata.version('torch')}"):
         assert version in out

@@ -1,6 +1,7 @@
 """Every Python block of a page runs as it stands, one after the other, in a module and a folder of the page's own."""
 
 import re
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -9,12 +10,14 @@ import pytest
 
 import fedpriv
 from fedpriv.attacks import ATTACKS
+from fedpriv.cli.main import run
 from fedpriv.uploads.payload import DECLARED
 
 HOME = Path(__file__).parents[2]
+OWN, SHELL = "docs/own-uploads.md", "$ fedpriv "  # the page whose commands run too
 PAGES = {
     "docs/extending.md": ("mine", "random-search"),
-    "docs/own-uploads.md": ("own", "Reconstruction"),
+    OWN: ("own", "Reconstruction"),
     "README.md": ("readme", "Reconstruction"),
 }
 """Page -> the module that its blocks are, by which they call themselves, and what they print among other things."""
@@ -34,11 +37,19 @@ def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, module.__name__, module)
     kinds = dict(DECLARED)
     text = (HOME / page).read_text()
-    blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = re.finditer(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     try:
         for block in blocks:
-            line = text.count("\n", 0, block.start(1))
-            code = compile("\n" * line + block[1], str(HOME / page), "exec")  # errors name the page's own line
+            if block[1] == "console":
+                commands = [
+                    line[len(SHELL) :] for line in block[2].splitlines() if page == OWN and line.startswith(SHELL)
+                ]
+                assert [run(shlex.split(command)) for command in commands] == [0] * len(commands)
+                continue
+            if block[2].startswith("# mine.py\n"):
+                Path("mine.py").write_text(block[2])
+            line = text.count("\n", 0, block.start(2))
+            code = compile("\n" * line + block[2], str(HOME / page), "exec")  # errors name the page's own line
             exec(code, vars(module))
     finally:
         DECLARED.clear()

@@ -25,7 +25,6 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.outputs import Match
 from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.learned import LearnedInversion
 from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
 from fedpriv.attacks.observation import (
     Knowledge,
@@ -44,14 +43,13 @@ from fedpriv.util.seeds import derive_seed, generator
 
 _MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
-Inversion = Literal["auto", "dip", "pixels", "decoder", "joint", "learned"]
+Inversion = Literal["auto", "dip", "pixels", "decoder", "joint"]
 
 INVERSIONS: dict[str, type[Attack]] = {
     "dip": DipInversion,
     "pixels": PixelInversion,
     "decoder": DecoderInversion,
     "joint": JointInversion,
-    "learned": LearnedInversion,
 }
 """The second parts, by name."""
 
@@ -76,9 +74,8 @@ class RecoverThenInvert(Attack):
     """Recover a vector for each target, then invert it; a subclass writes ``recover``.
 
     Attributes:
-        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` and ``learned`` (which need attacker data),
-            ``joint`` (of class means, by several images each), or ``auto``: ``decoder`` where the card grants images, else
-            ``dip``.
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (which needs attacker data), ``joint`` (of
+            class means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
         match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
@@ -140,8 +137,8 @@ class RecoverThenInvert(Attack):
         chosen.needs.refuse(self.name, knowledge.card)
         if issubclass(chosen, DecoderInversion):
             return chosen(refine_steps=self.iterations if recovered.exact else 0)
-        options: dict[str, Any] = {"iterations": self.iterations, "restarts": self.restarts}
-        return chosen(**options if chosen is LearnedInversion else options | {"match": self.match})
+        options: dict[str, Any] = {"iterations": self.iterations, "restarts": self.restarts, "match": self.match}
+        return chosen(**options)
 
 
 def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:

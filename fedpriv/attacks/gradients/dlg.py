@@ -1,4 +1,4 @@
-"""Deep leakage from gradients: the batch whose gradient is the client's, and the same of images that were mixed.
+"""Deep leakage from gradients: the batch whose gradient is the client's.
 
 DLG: Zhu, Liu and Han, "Deep Leakage from Gradients" (NeurIPS 2019). iDLG: Zhao, Mopuri and Bilen, "iDLG: Improved Deep
 Leakage from Gradients" (2020), for the label of a single image.
@@ -15,21 +15,17 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem, Objective
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, Tick
 from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, bytes_of_history, minimise
-from fedpriv.uploads.kinds import WHOLE
 
 _FIRST_GAIN = 0.1  # a start is redrawn unless the first call of the optimiser brings the loss below this share
 _WIDTHS = 4  # widths of start, each twice the one before: starts near mid-grey are much alike
-_SPREAD, _MIXED_SPREAD = 0.05, 0.1  # standard deviation of the first start's pixels around mid-grey, and of mixtures
-_LEAST = 0.01  # share of the largest singular value of mixing weights below which one is taken for zero
-_OWN = 1.0  # logit by which an image's own part in its mixture begins ahead of the others' parts
+_SPREAD = 0.05  # standard deviation of the first start's pixels around mid-grey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,81 +128,3 @@ class DeepLeakage(GradientMatching):
             if not len(pending):
                 break
         return start, spent
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixtureSeparation(GradientMatching):
-    """Search for a batch's images together with the weights by which mixup mixed them, by L-BFGS in the squared distance.
-
-    A client that trains on mixtures X' = M X of images, with the loss weighted alike, sends the gradient
-    of (M X, M Y) with one-hot labels Y, so that soft labels tell M wherever images have different classes:
-    mixtures and weights M, whose rows are distributions, are searched for together, and X = M^-1 X'. Images
-    of one class are separated no further than their sum. InstaHide's signs are no part of M and are not undone. Derived
-    here. A target is an upload as a whole; its images are those of its step, before they were mixed.
-
-    Attributes:
-        outer_steps: calls of L-BFGS, 20 steps each.
-        stop_below: as of ``dlg``.
-    """
-
-    outer_steps: Annotated[int, Ge(1)] = 100
-    restarts: Annotated[int, Ge(1)] = 4
-    stop_below: Annotated[float, Ge(0)] = 1e-10
-    apart: bool = False
-
-    name = "demix"
-    summary = "a batch's images and the weights by which they were mixed, by equal gradients"
-    targets = WHOLE
-    only_by_name = True
-    needs = Needs(labels=("given",), batch=True)
-    budget = "outer_steps"
-
-    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of the history of L-BFGS."""
-        count = updates.labels.shape[1]
-        return bytes_of_history(count * (math.prod(problem.knowledge.image_shape) + count))
-
-    def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return None: images alone, without their weights, lead to no update."""
-        return None
-
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved:
-        """Minimise the distance of N rows over mixtures and the logits of their weights."""
-        steps, counts, labels = updates.of(rows)
-        known, scale = updates.probabilities(rows, problem.knowledge.n_classes), square_norms(steps)
-        shape = (labels.shape[1], *problem.knowledge.image_shape)
-
-        def shown(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-            images, weights = _mixtures_of(points, shape)
-            return images, weights @ known[which]
-
-        width = math.prod(shape) + shape[0] ** 2
-        draws = torch.stack([torch.randn(width, generator=row.generator(problem.seed)) for row in rows])
-        settings = LbfgsSettings(self.outer_steps)
-        evaluate = matcher.against(steps, counts).descent(shown)
-        result = minimise(evaluate, draws.to(labels.device), settings, scale * self.stop_below, tick)
-        images = unmixed(*_mixtures_of(result.best, shape))
-        return Solved(
-            images=updates.shown(rows, images.clamp(0, 1)),
-            objective=result.loss / scale,
-            converged=result.loss < scale * self.stop_below,
-            labels=updates.shown(rows, labels),
-            iterations=int(result.evaluations.max()),
-            evaluations=result.evaluations,
-        )
-
-
-def _mixtures_of(points: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return mixtures ``(N, n, c, h, w)`` and the weights ``(N, n, n)`` by which they were mixed, of points ``(N, D)``."""
-    count, pixels = shape[0], math.prod(shape)
-    images = 0.5 + _MIXED_SPREAD * points[:, :pixels].reshape(len(points), *shape)
-    logits = points[:, pixels:].reshape(len(points), count, count)
-    return images, (logits + _OWN * torch.eye(count, device=points.device)).softmax(2)
-
-
-def unmixed(mixtures: Tensor, weights: Tensor) -> Tensor:
-    """Return the images ``(N, n, c, h, w)`` that weights ``(N, n, n)`` mixed."""
-    inverse = torch.linalg.pinv(weights.double(), rtol=_LEAST).to(mixtures)
-    return 0.5 + torch.einsum("nij,njchw->nichw", inverse, mixtures - 0.5)

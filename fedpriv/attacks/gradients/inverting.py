@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -22,9 +22,8 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.inversion.learned import own_denoiser, strangeness
 from fedpriv.attacks.inversion.vector import DipFitting
-from fedpriv.attacks.observation import Needs, Reconstruction
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.priors.dip import DeepImagePrior
 from fedpriv.attacks.priors.spectral import DECAY, Frame, drops, frame_of, has_own_images
 from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, fit_rows, joined, ladder
@@ -42,7 +41,6 @@ _KINKED = (
 _SMALL = 48 * 48  # pixels of a small image; a larger one's gradient says too little of each pixel, so priors have to
 _SHORT, _RELAXED = 100, 0.75  # evaluations up to which weights are as they are; power with which they fall with more
 _PIXELS_FROM = 200  # evaluations from which pixels are nearer, behind kinks where what is known determines them
-_BESIDE = 0.6  # share of total variation that is left beside a learned prior
 
 _SPREAD, _FRAME_SPREAD = 0.1, 0.3  # of one unit of L-BFGS, which scales its first step: pixel values, and deviations
 _INNER, _DONE = 20, 1e-9  # steps of a call of L-BFGS; share of the squared norm at which nothing is left to find
@@ -59,19 +57,13 @@ class SearchConfig:
     signed: bool = False  # whether Adam is given the gradient's signs only
     learning_rate: float = 0.0  # first step size, in standard deviations of images, or of coordinates
     curved: bool = False  # L-BFGS in place of Adam, without total variation
-    learned: bool = False  # whether a learned prior holds images back, too
     framed: bool = False  # whether coordinates are those of a spectrum in place of pixels
     unlikely: float = 0.0  # first weight of the mean square of these coordinates
 
     @property
-    def kind(self) -> tuple[bool, bool, bool, bool]:
+    def kind(self) -> tuple[bool, bool, bool]:
         """Searches of one kind are made together."""
-        return self.curved, self.signed, self.learned, self.framed
-
-    @property
-    def held_back(self) -> SearchConfig:
-        """The same with a learned prior, and less total variation beside it; L-BFGS takes neither."""
-        return self if self.curved else replace(self, variation=_BESIDE * self.variation, learned=True)
+        return self.curved, self.signed, self.framed
 
 
 @dataclass(frozen=True)
@@ -168,8 +160,7 @@ class AdamSearch:
     """N rows on their way by Adam, all with signs or all without, in so many evaluations of each.
 
     From images ``start`` ``(N, M, c, h, w)``, of ``labels`` ``(N, M, C)`` (probabilities), in the coordinates of a
-    ``frame``, or else over pixels within their box; ``beside`` is of images what is added to their total variation
-    ``(N,)``.
+    ``frame``, or else over pixels within their box.
     """
 
     def __init__(
@@ -179,11 +170,10 @@ class AdamSearch:
         labels: Tensor,
         start: Tensor,
         configs: Sequence[SearchConfig],
-        beside: Callable[[Tensor], Tensor] | None = None,
         frame: Frame | None = None,
     ) -> None:
         self._iterations, self._matching, self._labels = iterations, matching, labels
-        self._beside, self._frame, self._signed = beside, frame, configs[0].signed
+        self._frame, self._signed = frame, configs[0].signed
         self._rows = torch.arange(len(start), device=start.device)
         # Adam's steps do not depend on the scale of a variable, so each row's learning rate is the scale of its own.
         rates = start.new_tensor([config.learning_rate for config in configs]).view(-1, 1, 1, 1, 1)
@@ -212,10 +202,7 @@ class AdamSearch:
         """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
         images = self._shown()
         distance = self._matching.cosine(images, self._labels, self._rows)
-        kept = absolute_variation(images)
-        if self._beside is not None:
-            kept = kept + self._beside(images)
-        objective = distance + self._weights[0] * kept
+        objective = distance + self._weights[0] * absolute_variation(images)
         if self._frame is not None:
             objective = objective + self._weights[1] * (self._point * self._scale).square().flatten(1).mean(1)
         with torch.no_grad():
@@ -288,7 +275,6 @@ def absolute_variation(images: Tensor) -> Tensor:
 _TRIAL, _LEAST = 0.2, 12  # share of the iterations that choose the row that goes on; iterations that show anything
 _START, _NEAR = 0.2, 0.1  # noise of the start: in pixels, of a unit of the learning rate; in a frame, of deviations
 _FLAT = 0.02  # mean difference of neighbouring pixels below which an image is hardly smoother for differing less
-_STRANGE = 0.1  # weight of what the denoiser changes, beside total variation, with which it is weighted
 _CONVERGED = 1e-3  # distance below which a row has converged
 
 
@@ -305,25 +291,18 @@ class InvertingGradients(GradientMatching):
         iterations: evaluations of the gradient a target, of all its candidates together.
         restarts: starts a target with each setting.
         total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down.
-        prior: ``spectrum`` (:mod:`fedpriv.attacks.priors.spectral`), ``variation`` of pixels as in the paper, ``learned``
-            the same beside a denoiser (:mod:`fedpriv.attacks.inversion.learned`); ``auto`` takes the spectrum where it was
-            measured to help, unless ``total_variation`` is given.
+        prior: ``spectrum`` (:mod:`fedpriv.attacks.priors.spectral`), or ``variation`` of pixels as in the paper; ``auto``
+            takes the spectrum where it was measured to help, unless ``total_variation`` is given.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
     total_variation: Literal["auto"] | Annotated[float, Ge(0)] = "auto"
-    prior: Literal["auto", "spectrum", "variation", "learned"] = "auto"
+    prior: Literal["auto", "spectrum", "variation"] = "auto"
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
     version = 12
     budget = "iterations"
-
-    def requirements_for(self, kind: str | None) -> Needs:
-        """Return the needs, with images to learn on where the prior is to be learned."""
-        needs = super().requirements_for(kind)
-        learns = Needs(attacker_data=("same_domain",))
-        return needs.together(learns) if self.prior == "learned" else needs
 
     def configs(self, network: NetworkKind, target: TargetInfo) -> tuple[SearchConfig, ...]:
         """Return the settings of the rows of a target: those that were asked for, else the best known."""
@@ -331,8 +310,6 @@ class InvertingGradients(GradientMatching):
         framed = framed and target.gains_by_frame(network, self.iterations)
         best = choose_framed_configs if framed or self.prior == "spectrum" else choose_configs
         known = best(network, target, self.iterations)
-        if self.prior == "learned":
-            known = tuple(config.held_back for config in known)
         if self.total_variation == "auto":
             return known
         return (replace(next(item for item in known if not item.curved), variation=self.total_variation),)
@@ -368,8 +345,7 @@ class InvertingGradients(GradientMatching):
             if first.curved:
                 result = optimise_by_lbfgs(iterations, matching, known, start, square_norms(steps), tick, frame)
             else:
-                beside = self._strangeness(problem) if first.learned else None
-                result = AdamSearch(iterations, matching, known, start, configs, beside, frame).optimise(tick)
+                result = AdamSearch(iterations, matching, known, start, configs, frame).optimise(tick)
             images, distance, evaluations = result
             return Solved(
                 images=updates.shown(rows, images),
@@ -397,15 +373,6 @@ class InvertingGradients(GradientMatching):
 
         rungs = ladder(self.restarts * len(configs[0]), self.iterations, _TRIAL, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
-
-    def _strangeness(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
-        """Return the weighted strangeness ``(N,)`` of images ``(N, M, c, h, w)`` to the attacker's denoiser."""
-        denoiser = own_denoiser(self.name, problem, self.iterations)
-
-        def penalty(images: Tensor) -> Tensor:
-            return _STRANGE * strangeness(images.flatten(0, 1), denoiser).view(images.shape[:2]).mean(1)
-
-        return penalty
 
     def _starts(
         self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row], configs: Sequence[SearchConfig]

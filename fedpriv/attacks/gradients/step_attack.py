@@ -80,7 +80,8 @@ class StepProblem:
         separated = enumerate(self.apart[index] for index in places)
         slopes = {row: item.derivatives for row, item in separated if item is not None}
         widest = max((entry.shape[1] for entry in slopes.values()), default=n_classes)
-        known = functional.pad(one_hot(self.labels[places], n_classes), (0, max(0, widest - n_classes)))
+        known = one_hot(self.labels[places], n_classes, self.facts.label_smoothing)
+        known = functional.pad(known, (0, max(0, widest - n_classes)))
         for row, slope in slopes.items():
             known[row].zero_()[: len(slope), : slope.shape[1]] = slope
         return known

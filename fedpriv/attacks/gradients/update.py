@@ -352,9 +352,10 @@ def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
     return sizes
 
 
-def one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Return labels ``(R, M)`` as probabilities ``(R, M, C)``; a label of -1 has none."""
-    return functional.one_hot(labels.clamp_min(0), n_classes).float() * (labels >= 0).unsqueeze(2)
+def one_hot(labels: Tensor, n_classes: int, smoothing: float = 0.0) -> Tensor:
+    """Return labels ``(..., M)`` as probabilities ``(..., M, C)``, a share of each spread evenly; a label of -1 has none."""
+    sharp = functional.one_hot(labels.clamp_min(0), n_classes).float()
+    return ((1 - smoothing) * sharp + smoothing / n_classes) * (labels >= 0).unsqueeze(-1)
 
 
 def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, Tensor | None]:

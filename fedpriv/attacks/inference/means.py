@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -331,28 +332,28 @@ def _numbers(
     Of inner products of deviations ``(T, T)`` over k, weights ``(T, C)``, C ``(T, T)``, own images of each class, f, and
     noise.
     """
+    from scipy.optimize import minimize  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
     largest = float(gram.diagonal().amax())
     if largest > _FARTHEST:  # beyond any image: one image's distance already
         gram, noise = gram * (_FARTHEST / largest), noise * (_FARTHEST / largest)
     beside = 1 / torch.tensor(numbers, dtype=torch.float64)
-    inverse = torch.full((weights.shape[1],), _USUAL, dtype=torch.float64, requires_grad=True)
-    drift = torch.tensor(_DRIFT, dtype=torch.float64, requires_grad=drifts)
-    unknown = [inverse, drift] if drifts else [inverse]
-    solver = torch.optim.LBFGS(unknown, max_iter=200, line_search_fn="strong_wolfe")
+    n_classes = weights.shape[1]
 
-    def cost() -> Tensor:
-        solver.zero_grad()
+    def cost(point: np.ndarray) -> tuple[float, np.ndarray]:
+        unknown = torch.from_numpy(point).requires_grad_()
+        inverse, drift = unknown[:n_classes], unknown[n_classes:]
         expected = (weights * (inverse.clamp(*_RANGE).exp() + beside)) @ weights.T * alike + torch.diag(noise)
         if drifts:
             expected = expected + drift.clamp(*_RANGE).exp() * torch.diag(weights.square().sum(1))
         steady = _STEADY * expected.diagonal().amax().detach() * torch.eye(len(gram), dtype=torch.float64)
         factor = torch.linalg.cholesky(expected + steady)
         fit = 2 * factor.diagonal().log().sum() + torch.cholesky_solve(gram, factor).trace()
-        prior = ((inverse - _USUAL) / _USUAL_SPREAD).square().sum() + ((drift - _DRIFT) / _DRIFT_SPREAD).square()
-        whole: Tensor = freedom / 2 * fit + prior / 2
-        whole.backward()
-        return whole
+        prior = ((inverse - _USUAL) / _USUAL_SPREAD).square().sum() + ((drift - _DRIFT) / _DRIFT_SPREAD).square().sum()
+        whole = freedom / 2 * fit + prior / 2
+        return float(whole.detach()), torch.autograd.grad(whole, unknown)[0].numpy()
 
+    start = np.array([_USUAL] * n_classes + [_DRIFT] * drifts)
     with torch.enable_grad():
-        solver.step(cost)
-    return (-inverse.detach()).exp().clamp_min(1), float(drift.detach().exp()) if drifts else 0.0
+        best = torch.from_numpy(minimize(cost, start, method="L-BFGS-B", jac=True, options={"ftol": 1e-12}).x)
+    return (-best[:n_classes]).exp().clamp_min(1), float(best[n_classes:].sum().exp()) if drifts else 0.0

@@ -92,7 +92,7 @@ def shadow_extractor(
     samples: Samples,
     n_classes: int,
     seed: int,
-    training: ShadowTraining = ShadowTraining(),
+    training: ShadowTraining = ShadowTraining(epochs=12),
 ) -> Extractor:
     """Return a shadow of a client's extractor, trained on the attacker's images when it is first called.
 
