@@ -34,11 +34,9 @@ class Watch:
         """Judge arrays by name that a client was sent and sends, say the verdict, and return whether it withholds them."""
         try:
             given = dict(self.facts(context))
-            arrays, lines = plain_sets({"before": before, "after": after})
-            if lines:
-                raise UserError(lines[0])
+            arrays, _ = plain_sets({"before": before, "after": after})
             upload = given.pop("upload", lambda *both: _update(given["model"], *both))
-            result = fedpriv.guard(upload(arrays["before"], arrays["after"]), **given)
+            result = fedpriv.guard(upload(*arrays.values()), **given)
             status, text = str(result.status), str(result)
         except Exception as error:  # whatever it is, it is no verdict
             status, text = "inconclusive", f"guard: inconclusive ({short_line(f'{type(error).__name__}: {error}')})"
