@@ -317,9 +317,6 @@ def _text(kind: str, name: str) -> str:
 
 # ---------------------------------------------------------------- this installation
 
-SECONDS = 10.0
-"""Of a guard's search, for which iterations are proposed."""
-
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""
 
@@ -404,7 +401,7 @@ def _computing(text: str) -> tuple[bool, str]:
 
 
 def _guarding(device: str) -> tuple[bool, str]:
-    """Return how many iterations of a guard's search fit ``SECONDS``: by what 100 more take on four images and LeNet."""
+    """Return how many iterations of a guard's search fit ten seconds, by what 100 more take on four images and LeNet."""
     import torch
     from torch import nn
 
@@ -419,8 +416,8 @@ def _guarding(device: str) -> tuple[bool, str]:
     how: dict[str, Any] = {"model": model, "images": images[:4], "labels": labels[:4], "auxiliary": images[4:]}
     how |= {"device": device, "attacks": "inverting-gradients"}
     took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 120)]
-    number = int(SECONDS / max(1e-4, (took[2] - took[1]) / 100))
+    number = int(10 / max(1e-4, (took[2] - took[1]) / 100))
     return (
         True,
-        f"about {number // 100 * 100 or number:,} iterations in {SECONDS:.0f} s (LeNet, four images of 28 x 28)",
+        f"about {number // 100 * 100 or number:,} iterations in 10 s (LeNet, four images of 28 x 28)",
     )

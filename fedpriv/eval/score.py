@@ -140,14 +140,13 @@ def beyond_guesses(reconstruction: Reconstruction, truths: tuple[Truth, ...], se
     return attack.each - strongest
 
 
-def planted_advantage(
-    reconstruction: Reconstruction, truths: tuple[Truth, ...], units: tuple[int, ...], seed: int
-) -> Planted:
+def planted_advantage(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
     """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
 
-    The T truths are of one image each, in the order of the targets, as are the units; the seed is of the guesses.
+    The T truths are of one image each, in the order of the targets.
     """
-    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, seed)
+    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, about.seed)
+    units = about.units_of([target.client for target in reconstruction.targets])
     gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
     item = Means(units).compare(gains, "images", DECIBELS)[0]
     return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)

@@ -219,10 +219,10 @@ def guarding_mod(watch: Watch) -> Callable[[Any, Any, Callable[[Any, Any], Any]]
 
         before = next(iter(_sets(message).values()), {})
         reply = call_next(message, context)
-        training = str(message.metadata.message_type).startswith(TRAIN) and reply.has_content()
-        after = next(iter(_sets(reply).values()), {}) if training else {}
-        if after and watch.withholds(context, before, after):
-            return Message(Error(WITHHELD, "withheld by the client's guard"), reply_to=message)
+        if str(message.metadata.message_type).startswith(TRAIN) and reply.has_content():
+            after = next(iter(_sets(reply).values()), {})
+            if watch.withholds(context, before, after):
+                return Message(Error(WITHHELD, "withheld by the client's guard"), reply_to=message)
         return reply
 
     return mod

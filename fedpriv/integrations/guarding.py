@@ -30,13 +30,19 @@ class Watch:
         if self.action not in get_args(Action):
             raise UserError(f"action={shown(self.action)}: expected log or drop")
 
-    def withholds(self, context: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-        """Judge arrays by name that a client was sent and sends, say the verdict, and return whether it withholds them."""
+    def withholds(self, context: Any, before: Mapping[str, Any], after: Mapping[str, Any], added: bool = False) -> bool:
+        """Judge arrays by name that a client was sent and sends, say the verdict, and return whether it withholds them.
+
+        What is sent may be ``added`` to what it was sent.
+        """
         try:
             given = dict(self.facts(context))
-            arrays, _ = plain_sets({"before": before, "after": after})
+            old, new = plain_sets({"before": before, "after": after})[0].values()
+            if not new:
+                raise UserError("the answer holds no weights by name")
+            new = {name: old[name] + value for name, value in new.items()} if added else new
             upload = given.pop("upload", lambda *both: _update(given["model"], *both))
-            result = fedpriv.guard(upload(*arrays.values()), **given)
+            result = fedpriv.guard(upload(old, new), **given)
             status, text = str(result.status), str(result)
         except Exception as error:  # whatever it is, it is no verdict
             status, text = "inconclusive", f"guard: inconclusive ({short_line(f'{type(error).__name__}: {error}')})"

@@ -117,26 +117,25 @@ class GuardingFilter:
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
         """Judge a result; return it, or the same without arrays."""
         data, after = _weights(shareable)
-        if str(getattr(data, "data_kind", "")).endswith("WEIGHT_DIFF"):
-            after = {name: self._before[name] + value for name, value in after.items() if name in self._before}
-        if after and self._watch.withholds(str(fl_ctx.get_identity_name()), self._before, after):
-            data.data = {}
-            return data.update_shareable(shareable)
-        return shareable
+        added = str(getattr(data, "data_kind", "")).endswith("WEIGHT_DIFF")
+        if data is None or not self._watch.withholds(fl_ctx.get_identity_name(), self._before, after, added):
+            return shareable
+        data.data = {}
+        return data.update_shareable(shareable)
 
 
 def _weights(shareable: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what a message holds, and copies of its arrays where it holds weights; None and nothing else."""
+    """Return what a message holds, and copies of its arrays where these are weights; None of what holds nothing."""
     from nvflare.apis.dxo import from_shareable
 
+    sets: dict[str, dict[str, Any]] = {}
     try:
         data = from_shareable(shareable)
-        sets: dict[str, dict[str, Any]] = {}
         _collect(data, "", sets, {})
-    except Exception:  # no such message
+        plain = plain_sets({name: sets[name] for name in ("WEIGHTS", "WEIGHT_DIFF") if name in sets})[0]
+        return data, next(iter(plain.values()), {})
+    except Exception:  # an error, or a message of another kind
         return None, {}
-    plain = plain_sets({name: sets[name] for name in ("WEIGHTS", "WEIGHT_DIFF") if name in sets})[0]
-    return data, next(iter(plain.values()), {})
 
 
 def filter_class(module: str, name: str) -> type:

@@ -17,12 +17,11 @@ from torch import Tensor
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.inputs.targets import represented
-from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.datasets.types import Samples
 from fedpriv.eval import membership
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import Planted, Provenance
-from fedpriv.eval.score import planted_advantage
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings, Pool, Truth, image_key
 from fedpriv.uploads.kinds import MIXTURES, VECTORS
@@ -157,12 +156,6 @@ def planted_images(
     extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in clients}
     knowledge = replace(problem.knowledge, defended={}, extractors=extractors)
     return replace(problem, observations=observations, knowledge=knowledge, targets=targets), tuple(truths)
-
-
-def judge_images(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
-    """Return the advantage of an attack on planted uploads over the baseline."""
-    units = about.units_of([target.client for target in reconstruction.targets])
-    return planted_advantage(reconstruction, truths, units, about.seed)
 
 
 def planted_membership(

@@ -19,9 +19,10 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.datasets.types import Samples
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import Provenance
+from fedpriv.eval.score import planted_advantage
 from fedpriv.pipeline.execute import in_place
 from fedpriv.pipeline.plan import first_look, granted, plan_of, protocol_plan, with_settings
-from fedpriv.pipeline.planted import Planting, judge_images, planted_images, planted_membership
+from fedpriv.pipeline.planted import Planting, planted_images, planted_membership
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings, Pool, Truth
 from fedpriv.uploads.payloads import Entangled, Prototypes, Representations
@@ -123,7 +124,7 @@ def test_planted_images_are_found_by_who_inverts_and_not_by_who_guesses():
     assert torch.equal(read[:, 0], torch.stack([truth.members[0] for truth in truths]))
     for images, found in ((read, True), (torch.rand(read.shape, generator=torch.Generator().manual_seed(0)), False)):
         made = reconstruction(images, per_client=1)
-        assert judge_images(made, truths, but(ABOUT, groups={})).is_found is found
+        assert planted_advantage(made, truths, but(ABOUT, groups={})).is_found is found
 
 
 # ---------------------------------------------------------------- the truth's own objective
