@@ -285,7 +285,7 @@ def _private_images(
             sent = next((payload for payload in upload if payload.computed_from == "image"), None)
             labels = None if sent is None else sent.said("classes")
         where = _of("labels", client, classes)
-        result[client] = samples(_of("images", client, classes), current, labels, shape, where)
+        result[client] = samples(_of("images", client, classes), current, labels, shape, where, pictures.values())
         shape = result[client].images.shape[1:]
     return result
 
