@@ -88,7 +88,7 @@ def score(
     reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
     if about.per_image and reconstruction.images.shape[1] > 1:  # an upload as a whole: its images are the units
-        apart = {name: attack.each - panel.each for name, panel in floors.items() if name != NEAREST}
+        apart = {name: attack.each - panel.each for name, panel in floors.items()}
         comparisons = Means(tuple(range(len(attack.each)))).compare(apart, "images", DECIBELS, named=NAMED)
     else:
         comparisons = image_comparisons(attack, floors, strata, means)
@@ -136,7 +136,7 @@ def _with_guesses(
 def beyond_guesses(reconstruction: Reconstruction, truths: tuple[Truth, ...], seed: int) -> Values:
     """Return the PSNR of each image of each target ``(n,)`` above the strongest guess at that very image, dB."""
     attack, floors = _with_guesses(reconstruction, truths, seed)
-    strongest: Values = np.max([panel.each for name, panel in floors.items() if name != NEAREST], axis=0)
+    strongest: Values = np.max([panel.each for panel in floors.values()], axis=0)
     return attack.each - strongest
 
 
