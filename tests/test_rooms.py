@@ -61,13 +61,13 @@ BUDGET: dict[str, int] = {
     "cli": 1_009,
     "pipeline": 1_721,
     "sources": 3_188,
-    "api": 2_343,
+    "api": 2_347,
     "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 655
+RESERVE = 651
 """Lines that no room has yet."""
 
 
