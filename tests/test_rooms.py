@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_063,
+    "util": 2_071,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
@@ -61,13 +61,13 @@ BUDGET: dict[str, int] = {
     "cli": 1_009,
     "pipeline": 1_721,
     "sources": 3_188,
-    "api": 2_343,
+    "api": 2_347,
     "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 655
+RESERVE = 643
 """Lines that no room has yet."""
 
 
