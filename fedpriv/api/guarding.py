@@ -24,10 +24,12 @@ from fedpriv.pipeline.plan import attack_names, target_name
 from fedpriv.pipeline.suites import attack_source
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
+from fedpriv.sources.messages import Gradient, Update
 from fedpriv.sources.source import batch_norms
 from fedpriv.study.saving import place
 from fedpriv.study.settings import refuse_small
 from fedpriv.uploads.kinds import NETWORKS
+from fedpriv.uploads.payload import Payload
 from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError
 
@@ -115,6 +117,8 @@ def guard(
     refuse_small(settings, ("iterations",))
     if "redact" in settings:
         raise UserError("redact: a guard measures images that came back; drop it")
+    if target is None and not isinstance(upload, (Payload, Update, Gradient)):
+        raise UserError(f"target: missing; a {type(upload).__name__} does not say its kind: fedpriv list targets")
     wanted, kind = endpoints_of(fail_on), target_name(str(target or getattr(upload, "kind", "model")))
     if auxiliary is None:
         auxiliary = settings.get("held_out")
