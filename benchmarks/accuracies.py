@@ -68,7 +68,7 @@ def by_fedpriv(method: str, data: str, seed: int, rounds: int) -> float:
     federation = prepare(config, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         summary = run(federation, RunDirectory.create(Path(folder) / "run", config), run_clients)
-    return summary.accuracy["after_broadcast"].final
+    return summary.accuracy["after_broadcast"].pooled
 
 
 def by_htfllib(method: str, folder: Path, seed: int, rounds: int) -> float:

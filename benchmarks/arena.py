@@ -64,7 +64,6 @@ ROWS = (
     ArenaRow("batches of 8, cnn4", "inverting-gradients", "cnn4", 8, 400),
     ArenaRow("batches of 16, cnn4", "inverting-gradients", "cnn4", 16, 400),
     ArenaRow("batches of 64, cnn4", "inverting-gradients", "cnn4", 64, 400),
-    ArenaRow("batches of 4, cnn4, by a generator", "gradient-dip", "cnn4", 4, 400),
     ArenaRow("one image, sigmoid LeNet", "inverting-gradients", "lenet-sigmoid", 1, 400),
     ArenaRow("batches of 4, sigmoid LeNet", "inverting-gradients", "lenet-sigmoid", 4, 400),
     ArenaRow("batches of 4, ResNet with batch norm", "inverting-gradients", "resnet4", 4, 400),

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting import GradientDip, InvertingGradients
+from fedpriv.attacks.gradients.inverting import InvertingGradients
 from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
@@ -74,11 +74,6 @@ def ours(make: Callable[[int], Attack], task: Task, evaluations: int) -> Found:
 def by_direction(iterations: int) -> Attack:
     """Return inverting gradients with a budget."""
     return InvertingGradients(iterations=iterations)
-
-
-def by_generator(iterations: int) -> Attack:
-    """Return the gradient's deep image prior with a budget."""
-    return GradientDip(iterations=iterations)
 
 
 def by_lbfgs(evaluations: int) -> Attack:
@@ -179,7 +174,6 @@ LBFGS: dict[str, Contestant] = {"breaching": partial(breaching, _DLG, 20, ("atta
 
 OURS: dict[str, Contestant] = {
     "inverting-gradients": partial(ours, by_direction),
-    "gradient-dip": partial(ours, by_generator),
     "dlg": partial(ours, by_lbfgs),
     "dip": partial(representations, vectors_by_dip),
     "pixels": partial(representations, vectors_by_pixels),
@@ -189,7 +183,6 @@ OURS: dict[str, Contestant] = {
 
 PEERS: dict[str, dict[str, Contestant]] = {
     "inverting-gradients": DIRECTION,
-    "gradient-dip": DIRECTION,
     "dlg": LBFGS,
     "dip": {"ordinary hourglass": ordinary_hourglass},
     "pixels": {"ordinary pixels": ordinary_pixels},

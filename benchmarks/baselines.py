@@ -1,4 +1,4 @@
-"""What guesses made without any upload score: the floors beside which recovered images and vectors can be read.
+"""What guesses made without any upload score: the floors beside which recovered images can be read.
 
     python benchmarks/baselines.py --target representation
     python benchmarks/baselines.py DATA/tiny-imagenet-200/val/images --train DATA/tiny-imagenet-200/train
@@ -25,7 +25,6 @@ from PIL import Image
 import fedpriv
 from fedpriv.attacks.inversion.decoder import DecoderInversion, Pairs, divided, train_decoder
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.metrics import psnr_of_mse, squared_errors
 from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.score import BEYOND
@@ -47,16 +46,11 @@ AUXILIARY = 200
 def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
     """Return a row for every guess, the control and the attack: each measure, at the same targets."""
     psnr = {name: np.asarray(one.psnr_db.per_target) for name, one in record.floors.items()}
-    best = max((name for name in psnr if name != NEAREST), key=lambda name: float(psnr[name].mean()))
+    best = max(psnr, key=lambda name: float(psnr[name].mean()))
     metrics = record.metrics
     psnr["attack"] = np.asarray(metrics.psnr_db.per_target)
-    told, nearest = metrics.identification_top1, metrics.feature_identification
+    told = metrics.identification_top1
     identified = dict(told.guesses) | {"attack": told.mean}
-    errors: dict[str, float | None] = {}
-    own: dict[str, float | None] = {}
-    if metrics.relative_error is not None and nearest is not None:
-        errors = dict(metrics.relative_error.guesses) | {"attack": metrics.relative_error.mean}
-        own = dict(nearest.guesses) | {"attack": nearest.mean}
 
     def cell(value: float | None, unit: str) -> str:
         return "" if value is None else f"{value:.1f}" if unit == "dB" else f"{100 * value:.1f}"
@@ -69,10 +63,8 @@ def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
                 float((psnr[name] - psnr[best] >= BEYOND).mean()) if name in psnr else None, "%"
             ),
             "identified (%)": cell(identified.get(name), "%"),
-            "relative error (%)": cell(errors.get(name), "%"),
-            "nearest own (%)": cell(own.get(name), "%"),
         }
-        for name in dict.fromkeys((*record.floors, *errors, "attack"))
+        for name in dict.fromkeys((*record.floors, "attack"))
     ]
 
 

@@ -89,7 +89,7 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
         summary = run(federation, RunDirectory.create(Path(folder) / "run", config), run_clients)
         seconds = (time.process_time() - began) / arguments.rounds
     reached = summary.accuracy
-    return reached["after_training"].final, reached["after_broadcast"].final, seconds
+    return reached["after_training"].pooled, reached["after_broadcast"].pooled, seconds
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from unittest import mock
 
 import torch
 from speed import representations
@@ -21,8 +22,9 @@ from fedpriv.attacks.inputs.targets import list_targets
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, Observation, ThreatModel
 from fedpriv.attacks.priors import dip
+from fedpriv.attacks.search import fit
 from fedpriv.uploads.payloads import Representations
-from fedpriv.util.compute import Numerics, pick_device
+from fedpriv.util.compute import pick_device
 
 LAYERS = {
     "16 -> 16, 32 x 32": (16, 16, 32),
@@ -85,7 +87,9 @@ def search(
         settle(device)
         began = time.perf_counter()
         attack = kind(iterations=iterations, restarts=1, tolerance=0.0, patience=iterations + 1)
-        attack(seen, knowledge, wanted, seed=0, device=device, numerics=Numerics(recorded=recorded))
+        recorder = fit.recorder_on if recorded else lambda device: None
+        with mock.patch.object(fit, "recorder_on", recorder):
+            attack(seen, knowledge, wanted, seed=0, device=device)
         settle(device)
         return time.perf_counter() - began
 

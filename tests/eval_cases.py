@@ -31,7 +31,7 @@ from fedpriv.eval.score import score
 from fedpriv.eval.storage import StoredAttack, save_attack
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic
+from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Traffic
 from fedpriv.sources.truth import Pool, Truth
 
 ABOUT = About(
@@ -136,15 +136,9 @@ def scored_once():
 
 
 def communication(scalars, bits=32):
-    """Traffic of ten clients of which each uploads so many numbers a round."""
-    total = Total(upload_scalars=0, broadcast_scalars=0, upload_bytes=0, broadcast_bytes=0)
-    traffic = Traffic(
-        upload_scalars_per_round=10 * scalars,
-        upload_bytes_per_round=10 * scalars * bits / 8,
-        broadcast_scalars_per_round=10 * scalars,
-        broadcast_bytes_per_round=0.0,
-        total=total,
-    )
+    """Traffic of ten clients of which each uploads so many numbers in each of twenty rounds."""
+    total = int(10 * 20 * scalars)
+    traffic = Traffic(upload_scalars=total, upload_bytes=total * bits // 8, broadcast_scalars=total, broadcast_bytes=0)
     return Communication(paper=traffic, full=traffic)
 
 
@@ -164,7 +158,6 @@ def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed
         RunConfig(dataset="digits", auxiliary=0.0, method=method, seed=seed, clients=10), **changed
     )
     reached = ReachedAccuracy(
-        final=accuracy,
         best=accuracy,
         best_round=1,
         pooled=accuracy,
@@ -230,7 +223,7 @@ def rates(auc, ci95=None):
 def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **changes):
     """A record of inference: of membership, or of a property."""
     own = {
-        "membership": {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None, "nonmembers": "held_out"},
+        "membership": {"n_candidates": 20, "n_nonmembers": 10, "classes": None, "nonmembers": "held_out"},
         "property": {
             **{"question": "majority", "learned_from": "others", "n_pairs": 12, "n_yes": 3},
         },

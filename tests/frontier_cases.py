@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eval_cases import result
 
-from fedpriv.eval.answers import Answer, about_of, place_of
+from fedpriv.eval.answers import Answer, about_of, upload_key
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.reports.frontier import frontiers
 
@@ -21,7 +21,7 @@ def answer(verdict=LEAK, advantage=1.0, endpoint="reconstruction", **changes):
 def upload(*answers, method="fedgh", **changed):
     """A result on an upload, and the answers on that upload."""
     one = result(method, **changed)
-    where = place_of(about_of(one))
+    where = upload_key(about_of(one))
     return one, [a.model_copy(update={"upload": where, "target": about_of(one).target}) for a in answers]
 
 

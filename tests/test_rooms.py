@@ -44,30 +44,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_942,
+    "util": 2_071,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
-    "uploads": 926,
-    "integrations": 1_113,
+    "uploads": 927,
+    "integrations": 1_231,
     "dp": 584,
-    "federation": 2_131,
-    "methods": 2_945,
-    "defenses": 1_864,
-    "attacks": 10_023,
-    "eval": 4_481,
-    "claims": 211,
-    "reports": 2_566,
+    "federation": 2_058,
+    "methods": 2_947,
+    "defenses": 1_863,
+    "attacks": 9_780,
+    "eval": 4_300,
+    "claims": 212,
+    "reports": 2_529,
     "cli": 1_009,
-    "pipeline": 1_734,
-    "sources": 3_314,
-    "api": 2_139,
-    "study": 2_398,
+    "pipeline": 1_721,
+    "sources": 3_188,
+    "api": 2_347,
+    "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 372
+RESERVE = 608
 """Lines that no room has yet."""
 
 
@@ -106,9 +106,9 @@ def ours(module: str) -> set[str]:
 
 
 def test_tensors_are_written_under_names_of_our_own():
-    """A library that is given a path may leave a temporary file beside it; only unfinished folders are swept whole."""
+    """A library that is given a path may leave a temporary file beside it, and its errors name no file."""
     writers = {module for module in trees() for _, name, _ in imported(module) if name == "save_file"}
-    assert writers == {"fedpriv.federation.states"}
+    assert not writers
 
 
 def test_every_room_is_in_the_table():

@@ -31,7 +31,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = 3
 DATA = "--dataset digits --per-class 60 --train-fraction 0.5 --clients 5 --partition iid --seed 0"
 STEP = "--batch-size 4 --local-steps 1"
-MEANS = STEP + " --participation 0.6 --defense secure-aggregation"
 SEARCH = "--iterations 3 --targets 5"
 Suites = dict[str, tuple[str, str, str, str]]
 """Commands that attack: name -> run, kind of upload, attacks, options."""
@@ -42,9 +41,8 @@ UPDATES = "fedavg fedmrl fedrep lg-fedavg fedral fedkd"
 RUNS = {name: name for name in ANY.split()} | {name: f"{name} --models small-cnn" for name in SAME.split()}
 RUNS |= {name: f"{RUNS.get(name, name)} --public 20" for name in PUBLIC.split()}
 RUNS |= {f"{name}-step": f"{RUNS[name]} {STEP}" for name in UPDATES.split()}
-RUNS |= {f"{name}-means": f"{RUNS[name]} {MEANS}" for name in ("fedavg", "fedmrl")}
 VECTORS = "dip decoder pixels all-rounds membership property"
-GRADIENTS = "linear-layer dlg inverting-gradients gradient-dip"
+GRADIENTS = "linear-layer dlg inverting-gradients"
 INFER = "membership property"  # these have no iterations
 SUITES: Suites = {
     "representation": ("fedallrep", "representation", VECTORS, SEARCH),
@@ -59,8 +57,6 @@ SUITES: Suites = {
     "low-rank-model": ("fedkd-step", "low-rank-model", f"{GRADIENTS} {INFER}", SEARCH),
     "classifier": ("lg-fedavg-step", "classifier", f"head-update {INFER}", SEARCH),
     "angle-matrix": ("fedral-step", "angle-matrix", f"angle-update {INFER}", SEARCH),
-    "model-means": ("fedavg-means", "model", "pooled", SEARCH),
-    "small-model-means": ("fedmrl-means", "small-model", "pooled", SEARCH),
 }
 SMALL_RUNS = {"fedavg": RUNS["fedavg-step"]} | {name: name for name in ("fedgh", "fedre", "fedproto", "fd")}
 SMALL_SUITES: Suites = {
@@ -82,7 +78,7 @@ EXPECTED["attack/*/property:*"] = "property asks for the majority, and labels wh
 """``case:quantity`` that may differ -> why. That a case fails or is missing is never covered."""
 LISTS = ("methods.list", "attacks.list")
 DIP = "layers of deep image priors are torch's after 4386c0d7, and Adam's first steps are nearly signs"
-DRAWN = ("dip", "joint", "gradient-dip", "class-inversion", "linear-layer")
+DRAWN = ("dip", "joint", "class-inversion", "linear-layer")
 EXPECTED |= {pattern: DIP for name in DRAWN for pattern in (f"attack/*/{name}:*", f"table/*:* {name} *")}
 ALSO = ("decoder", "all-rounds")
 EXPECTED |= {f"attack/{kind}/{name}:*": DIP for kind in ("representation", "prototype") for name in ALSO}
@@ -115,8 +111,13 @@ GONE += [("gradient-learned", "low-rank-model"), ("difference", "entangled"), ("
 GONE += [("disaggregate-layer", kind) for kind in ("classifier", "angle-matrix")]
 GONE += [("pretrained", kind) for kind in ("entangled", "prototype", "representation")]
 GONE += [("learned", kind) for kind in ("prototype", "representation")]
-GONE += [(name, kind) for name in ("demix", "untransform") for kind in ("model", "small-model", "low-rank-model")]
-GONE += [("untransform", "extractor")]
+GONE += [
+    (name, kind)
+    for name in ("demix", "untransform", "gradient-dip")
+    for kind in ("model", "small-model", "low-rank-model")
+]
+GONE += [(name, "extractor") for name in ("untransform", "gradient-dip")]
+GONE += [("pooled", kind) for kind in ("model", "small-model")]
 EXPECTED["attack/prototype/*:*"] = "means of one image and of several come in turns as targets, after 4386c0d7"
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")
 ASKED = sorted({target for _, target, attacks, _ in SUITES.values() if "property" in attacks.split()})

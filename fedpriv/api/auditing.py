@@ -111,13 +111,13 @@ class StudyPlan(Tabular):
 
 @verb(StudySettings)
 def plan(study: Described = None, **settings: Unpack[StudySettings]) -> StudyPlan:
-    """List the cells of a study and estimate its work, by the configuration alone: data is not looked at.
+    """List the cells of a study and estimate its work, checked as :func:`fedpriv.audit` checks it.
 
     Args:
         study: as for :func:`fedpriv.audit`.
         settings: as for :func:`fedpriv.audit`; ``out`` with ``resume`` alone.
     """
-    cells, notices = lay_out(*read_asked(study, settings), sketch=True)
+    cells, notices = lay_out(*read_asked(study, settings))
     for line in notices:
         settings.get("listener", SILENT).say(line)
     rows, runs = [], set[str]()

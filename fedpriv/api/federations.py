@@ -97,8 +97,7 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     workers: int | str  # processes that run the clients of a round, or ``auto`` (default 1), with equal results
     download: bool  # fetch the data set if it is missing
     engine: str | None  # of the clients: ``local`` (default) or ``flower`` (docs/engines.md), with equal results
-    min_clients: int | None  # of ``flower``: others that must answer for a client that fails to leave the round (1)
-    client_timeout: float | None  # of ``flower``: seconds after which a silent client leaves the round (default 600)
+    client_timeout: float | None  # of ``flower``: seconds in which each client of a round must answer (default 600)
 
 
 @verb(TrainSettings)
@@ -116,10 +115,10 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
         settings: see :class:`TrainSettings`, :class:`FederationSettings` and :class:`Circumstances`.
 
     Raises:
-        WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
+        WorkError: where a client's node failed or did not answer; what is done is kept, and ``resume`` goes on with it.
     """
     given: dict[str, Any] = {"method": method, "seed": seed, **settings}
-    names = ("engine", "min_clients", "client_timeout")
+    names = ("engine", "client_timeout")
     chosen = {name: given[name] for name in names if given.get(name) is not None}
     how = {name: given[name] for name in ("device", "workers", "download", "resume", "force") if name in given}
     if settings.get("resume"):

@@ -22,7 +22,7 @@ from fedpriv.reports.labels import strongest_first
 from fedpriv.reports.page import readable, table_rows
 from fedpriv.reports.report import html_table, load_scored, write_report, write_results
 from fedpriv.reports.run_records import baselines, check_run
-from fedpriv.reports.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
+from fedpriv.reports.runs_report import PAGE, write_runs_report
 from fedpriv.reports.study_report import read_results, together
 from fedpriv.reports.summary import Subject, subjects, table_lines
 from fedpriv.study.saving import Scratch, Tabular, copy_folder, place
@@ -254,7 +254,6 @@ class Report:
 def report(
     results: Reportable | Sequence[Reportable],
     *,
-    target_accuracy: float | None = None,
     strict: bool = False,
     redact: str | None = None,
     **settings: Unpack[Circumstances],
@@ -267,7 +266,6 @@ def report(
     Args:
         results: what :func:`fedpriv.attack`, :func:`fedpriv.train` and :func:`fedpriv.audit_dp` returned, or folders that
             hold such results.
-        target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
@@ -294,10 +292,6 @@ def report(
         for path in given:
             folders.refuse_overlap(Path(out), {}, around={"folder": path})
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
-    if target_accuracy is not None and not runs:
-        raise UserError("target_accuracy: applies to runs; pass some, such as those in the folder runs of a study")
-    target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
-    check_target(target)
     complaints = [f"{line}; left out of the report" for line in [*empty, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
@@ -315,7 +309,7 @@ def report(
     with folders.output(folder, "report", **how):
         if runs:
             beside = "report.html" if leaks else None
-            write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)
+            write_runs_report(list(runs), folder, attacks=beside, left_out=left_out)
         if leaks:
             write_results(
                 list(attacks.values()),
@@ -466,5 +460,5 @@ def _difference(item: Record, other: Record) -> Difference | str:
     return cast("Difference", compared(item, other))
 
 
-_MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
+_MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run")
 """Fields of how a result was made that are compared; defenses are by their labels."""

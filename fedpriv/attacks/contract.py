@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from inspect import isabstract
 from typing import Any, ClassVar, Literal, TypeVar, cast, final, get_args
@@ -24,7 +24,7 @@ from fedpriv.attacks.observation import (
     Unit,
 )
 from fedpriv.uploads.kinds import Kinds
-from fedpriv.util.compute import Numerics
+from fedpriv.util.compute import full_float32
 from fedpriv.util.errors import UserError
 from fedpriv.util.parallel import SILENT
 
@@ -124,7 +124,6 @@ class AttackProblem:
         progress: called with (iterations done, iterations planned).
         trained: networks of the attacker's own that are trained already.
         say: shows a line that is no result.
-        numerics: precision of searches by Adam.
     """
 
     observations: tuple[Observation, ...]
@@ -136,7 +135,6 @@ class AttackProblem:
     progress: Progress | None = None
     trained: Trained = field(default_factory=Trained)
     say: Callable[[str], None] = SILENT.say
-    numerics: Numerics = field(default_factory=Numerics)
 
     @property
     def clients(self) -> list[int]:
@@ -179,7 +177,7 @@ class Attack(Declared):
             raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
         problem = AttackProblem(observations, knowledge, targets, **computing)
         began = time.perf_counter()
-        with problem.numerics.products(problem.device):
+        with full_float32(problem.device):
             result = self.run(problem)
         seconds = time.perf_counter() - began
         _refuse_result(self.name, result, problem)
@@ -188,10 +186,6 @@ class Attack(Declared):
     @abstractmethod
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Return the images of the targets; the card, and that there are targets, has been checked."""
-
-    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
-        """Return the targets in which there is anything to find, by what the server saw; refuse where there are none."""
-        return tuple(targets)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the misfit of images to uploads that the attack minimises, without priors; None where there is none."""

@@ -244,8 +244,6 @@ class Reconstruction:
         fits: ``(T, 2)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
             target's upload: of these images, and of the true ones, infinite where these are more or fewer than the guesses.
             Measured after the attack, where it has an objective; else None.
-        directions: ``(T, d)`` in which each vector stands out from the client's others; None for the differences of
-            ``features`` from their mean.
     """
 
     targets: tuple[TargetId, ...]
@@ -257,7 +255,6 @@ class Reconstruction:
     converged: Tensor
     features: Tensor | None = None
     fits: Tensor | None = None
-    directions: Tensor | None = None
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""

@@ -58,7 +58,7 @@ def _show_run(out: Path, summary: RunSummary) -> None:
     wire = [
         {"count": kind}
         | {
-            f"{direction} {unit} / round": f"{getattr(traffic, f'{direction}_{unit}_per_round'):,.0f}"
+            f"{direction} {unit} / round": f"{getattr(traffic, f'{direction}_{unit}') / summary.rounds:,.0f}"
             for direction in ("upload", "broadcast")
             for unit in ("scalars", "bytes")
         }

@@ -45,7 +45,7 @@ class Clip(SignalDefense):
         Answer(("dip", "pixels"), signals.VECTOR_NAMES, {"match": "direction"}, note=_EXACT),
         Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
         *signals.LEARNED,
-        Answer(("inverting-gradients", "gradient-dip"), signals.NETWORK_NAMES, note=_EXACT),
+        Answer(("inverting-gradients",), signals.NETWORK_NAMES, note=_EXACT),
         *signals.UNCHANGED,
     )
     fits = ROWS | UPDATES

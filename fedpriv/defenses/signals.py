@@ -180,7 +180,7 @@ NETWORK_NAMES = ("model", "small-model", "extractor")
 WHOLE_NAMES = ("model", "small-model", "low-rank-model")
 """Kinds of upload that hold a whole network."""
 
-SEARCHES = ("dlg", "inverting-gradients", "gradient-dip")
+SEARCHES = ("dlg", "inverting-gradients")
 """Attacks that match gradients."""
 
 _COSINE = "the cosine between update and a candidate's gradient, which no length moves and noise or gaps blur only"
@@ -213,7 +213,7 @@ AVERAGED = (Answer(("unmix",), ("entangled",), note="one posterior over rounds")
 """Attacks that take noise away which is drawn anew every round."""
 
 MOST_LIKELY = Answer(
-    ("inverting-gradients", "gradient-dip"),
+    ("inverting-gradients",),
     NETWORK_NAMES,
     note="under noise of one size on every entry, behind a clip, the gradient nearest by direction is the likeliest one",
 )

@@ -148,20 +148,15 @@ def _key(*values: object) -> str:
     return json.dumps(json.loads(json.dumps(values, sort_keys=True, default=str), parse_int=float))
 
 
-def place_of(about: Provenance) -> str:
-    """Return the key of an upload at a stage of training, :attr:`Answer.upload`."""
-    return f"{upload_key(about)} {about.stage_name}"
-
-
 def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
     """Return the keys of each attack, those of several seeds together, in the order in which they come.
 
-    It is the same attack where options, stage, upload and threat model are.
+    It is the same attack where options, upload and threat model are.
     """
     groups: dict[str, list[K]] = {}
     for key, result in results.items():
         about = about_of(result)
-        variant = _key(about.attack, plain(about.options), about.stage_name, plain(about.knowledge))
+        variant = _key(about.attack, plain(about.options), plain(about.knowledge))
         groups.setdefault(upload_key(about) + variant, []).append(key)
     return [tuple(keys) for keys in groups.values()]
 
@@ -173,7 +168,7 @@ def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
     """Answer every endpoint of every upload of a page, its primaries tested together."""
     uploads: dict[str, list[list[Record]]] = {}
     for keys in over_seeds(results):
-        where = place_of(about_of(results[keys[0]]))
+        where = upload_key(about_of(results[keys[0]]))
         uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
     drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
     compared = [draft.comparison for draft in drafts if draft.comparison is not None]
@@ -217,7 +212,7 @@ def _drafts(upload: str, every: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
         shared |= {"reach": first.reach}
         attacks = [one for one in every if endpoint_of(one[0]) == endpoint]
         there = {one[0].attack: one for one in reversed(attacks) if threat_of(one[0]) == threat}
-        if endpoint == "label disclosure" and named is not None and named.tells:
+        if endpoint == "label disclosure" and named is not None and (named.tells or (first.per_image and named.exact)):
             many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
             yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many))
         elif not there:
@@ -307,6 +302,7 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
     if any(
         (one.control.difference_db if isinstance(one, ReconstructionRecord) else one.shuffled) is None
         for one in records
+        if not one.per_image  # a single client has none
     ):
         yield "no control"
     if able is None:

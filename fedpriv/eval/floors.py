@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
-from fedpriv.eval.records import NEAREST as NEAREST
 from fedpriv.eval.records import SHUFFLED as SHUFFLED
 from fedpriv.sources.truth import Truth, psnr_optimal
 from fedpriv.util.seeds import generator
@@ -42,39 +41,6 @@ def optimal_class_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> T
     return torch.cat([_times(pool.class_optimal.get(label, pool.optimal), 1) for label in _classes(truth, n_guesses)])
 
 
-def random_same_class(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M auxiliary images of the target's classes, distinct while they last ``(M, c, h, w)``.
-
-    The class of guess j is that of member j mod m; for a single guess at several members it is drawn by their weights.
-    """
-    wanted = _classes(truth, n_guesses)
-    if n_guesses == 1:
-        wanted = [int(truth.labels[int(torch.multinomial(truth.weights.double(), 1, generator=rng))])]
-    order = torch.randperm(len(truth.pool.guesses), generator=rng)
-    queues: dict[int, list[int]] = {}
-    for label in dict.fromkeys(wanted):
-        of_class = order[truth.pool.guess_labels[order] == label]
-        queues[label] = (of_class if len(of_class) else order).tolist()
-    used = dict.fromkeys(queues, 0)
-    chosen = []
-    for label in wanted:
-        chosen.append(queues[label][used[label] % len(queues[label])])
-        used[label] += 1
-    return truth.pool.guesses[torch.tensor(chosen)].clone()
-
-
-def random_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M auxiliary images of any class, distinct while they last ``(M, c, h, w)``."""
-    order = torch.randperm(len(truth.pool.guesses), generator=rng)
-    return truth.pool.guesses[order[torch.arange(n_guesses) % len(order)]].clone()
-
-
-def nearest_auxiliary(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the M auxiliary images whose representations are nearest to the uploaded vector ``(M, c, h, w)``."""
-    assert truth.nearest is not None, "no auxiliary images were compared with the upload"
-    return truth.pool.guesses[truth.nearest[torch.arange(n_guesses) % len(truth.nearest)]].clone()
-
-
 FLOORS: dict[str, Guesser] = {
     "mean_colour": lambda truth, number, rng: _times(
         truth.pool.mean.mean(dim=(1, 2))[:, None, None].expand(truth.image_shape), number
@@ -83,8 +49,6 @@ FLOORS: dict[str, Guesser] = {
     "optimal_image": lambda truth, number, rng: _times(truth.pool.optimal, number),
     "class_mean_image": class_mean_image,
     "optimal_class_image": optimal_class_image,
-    "random_same_class": random_same_class,
-    "random_image": random_image,
     "noise": lambda truth, number, rng: torch.rand((number, *truth.image_shape), generator=rng),
     "mid_grey": lambda truth, number, rng: torch.full((number, *truth.image_shape), 0.5),
 }
@@ -101,12 +65,7 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
     The draw depends on the seed, the floor and the target alone, so neither order nor company of targets matters.
     """
     rng = generator(seed, "floor", name, target.round, target.client, target.index)
-    return (nearest_auxiliary if name == NEAREST else FLOORS[name])(truth, n_guesses, rng)
-
-
-def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:
-    """Return the guesses that can be made at all of some targets, those without the upload first."""
-    return tuple(FLOORS) + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
+    return FLOORS[name](truth, n_guesses, rng)
 
 
 def _classes(truth: Truth, n_guesses: int) -> list[int]:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.eval.floors import NEAREST
 from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import ScoredGuesses, squared_errors
 from fedpriv.eval.records import Identification
@@ -85,15 +84,9 @@ def identification(
     hits = {
         name: np.array([one[0] for one in map(identify, panel.guesses, truths) if one is not None])
         for name, panel in floors.items()
-        if name != NEAREST
     }
     gains = {name: shares - selected for name, selected in hits.items()}
-    return rated(shares, hits, means.keep(rows), **more), rows, gains
-
-
-def rated(hits: Values, guessed: Mapping[str, Values], means: Means, **others: Any) -> Identification:
-    """Return rates ``(T,)`` of an attack beside those of guesses, the best of which is the baseline."""
-    rates = {name: float(np.mean(theirs)) for name, theirs in guessed.items()}
+    rates = {name: float(np.mean(theirs)) for name, theirs in hits.items()}
     best = max(rates, key=rates.__getitem__, default=None)
-    known = {"guesses": rates} if best is None else {"guesses": rates, "chance": rates[best], "chance_of": best}
-    return Identification(**dict(means.finite(hits, "share")) | known | others)
+    more |= {"guesses": rates, "chance": rates.get(best or ""), "chance_of": best}
+    return Identification(**dict(means.keep(rows).finite(shares, "share")) | more), rows, gains

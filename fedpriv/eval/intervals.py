@@ -202,7 +202,7 @@ def clustered(
 # ---------------------------------------------------------------- comparisons
 
 
-KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean", "accuracy": "mean"}
+KINDS: dict[Measure, Kind] = {"images": "mean", "accuracy": "mean"}
 """Kinds of difference by measure; in the others, differences of shares."""
 
 
@@ -242,7 +242,7 @@ def against_guesses(
     clusters: Sequence[int],
     *,
     measure: Measure,
-    least: float | Mapping[str, float],
+    least: float,
     stratum: str = "all",
     weights: Values | None = None,
     shares: Mapping[str, float] | None = None,
@@ -253,9 +253,8 @@ def against_guesses(
     leaks that are there. Yet a leak is above each of them: the p-value is the largest over all guesses. Without a name the
     baseline is the strongest, and the p-value its own.
 
-    ``gains`` are by guess ``(n,)`` differences, positive where the attack is better, ``least`` the least effect that counts,
-    or that by guess, and ``shares`` those of guesses whose share is the same for all values; the others as of
-    :func:`compare`.
+    ``gains`` are by guess ``(n,)`` differences, positive where the attack is better, and ``shares`` those of guesses whose
+    share is the same for all values; the others as of :func:`compare`.
     """
     others = dict(gains)
     if named is not None:
@@ -270,7 +269,7 @@ def against_guesses(
         clusters,
         measure=measure,
         against=best,
-        least=least if isinstance(least, float) else least[best],
+        least=least,
         stratum=stratum,
         weights=weights,
         guess=(shares or {}).get(best),
@@ -382,14 +381,14 @@ class Means:
         self,
         gains: Mapping[str, Values],
         measure: Measure,
-        least: float | Mapping[str, Values],
+        least: float,
         strata: Sequence[str] = (),
         named: str | None = None,
     ) -> tuple[Comparison, ...]:
         """Compare with the baseline (:func:`against_guesses`) over all targets, and those of one image and of several.
 
-        ``least`` is the same for all, or by guess one a target, whose mean counts; ``strata`` are of each target one of
-        :data:`fedpriv.eval.records.ESTIMANDS`, apart where there are both. Nothing is compared without a guess.
+        ``strata`` are of each target one of :data:`fedpriv.eval.records.ESTIMANDS`, apart where there are both. Nothing is
+        compared without a guess.
         """
         if not gains or not self.units:
             return ()
@@ -402,9 +401,7 @@ class Means:
                 named,
                 [self.units[row] for row in chosen],
                 measure=measure,
-                least=least
-                if isinstance(least, float)
-                else {guess: float(values[chosen].mean()) for guess, values in least.items()},
+                least=least,
                 stratum=name,
             )
             for name, chosen in rows.items()

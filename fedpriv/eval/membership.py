@@ -6,7 +6,7 @@ is worth nothing either. Where nobody brings held-out images, others' images tak
 Scores of a client are put on a common scale by the median and spread of all its candidates, which needs no knowledge of who
 is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % false positives (Carlini
 et al. 2022, Membership inference attacks from first principles), with intervals over clients; the difference to chance, to
-shuffled uploads and to the baseline, a score of the same candidates without the upload; and the same within strata.
+shuffled uploads and to the baseline, a score of the same candidates without the upload.
 
 A network has learned its members, so that their loss is lower, and their representations lie nearer to those of their class,
 than those of held-out images. An attacker who is assumed to know the network sees that without any upload: which score is
@@ -35,24 +35,19 @@ from fedpriv.eval.records import (
     MembershipRecord,
     Provenance,
     Seconds,
-    StratumArea,
 )
 from fedpriv.sources.truth import Holdings
 from fedpriv.uploads.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-SIZES: dict[str, tuple[float, float]] = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
-"""Strata by how many images of the class the client holds: least and most."""
-
 
 @dataclass(frozen=True)
 class Trial:
-    """One client's candidates, the answers ``(n,)``, which no attack is handed, and how many images of the class it has."""
+    """One client's candidates, and the answers ``(n,)``, which no attack is handed."""
 
     candidates: Candidates
     member: NDArray[np.bool_]
-    n_c: NDArray[np.int64]
 
 
 def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
@@ -62,7 +57,6 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
     that are not the client's.
     """
     labels = truth.samples.labels.numpy()
-    n_classes = int(labels.max()) + 1
     trials = []
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
@@ -78,10 +72,9 @@ def draw_trials(truth: Holdings, clients: Sequence[int], number: int, seed: int)
         member = np.tile([True, False], len(index) // 2)
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
-        of_class = np.bincount(labels[current], minlength=n_classes)
         images, classes = truth.samples.batch(torch.as_tensor(index))
         candidates = Candidates(client, images.to(truth.device), classes)
-        trials.append(Trial(candidates, member, of_class[labels[index]]))
+        trials.append(Trial(candidates, member))
     return trials
 
 
@@ -115,7 +108,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
 
     def rank(values: Mapping[int, Tensor]) -> Ranked:
         scores = [on_common_scale(values[trial.candidates.client].numpy()) for trial in trials]
-        return Ranked.of(scores, member, units)
+        return Ranked.of(scores, member, units, apart=about.per_image)
 
     result = inference(problem)
     ranked, wrong = rank(result.values), case.shuffled(problem)
@@ -132,24 +125,11 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_nonmembers=int(sum((~m).sum() for m in member)),
         nonmembers="held_out" if case.truth.held_out else "others",
         baseline=None if baseline is None else Baseline(name=name, auc=baseline.with_interval("auc")),
-        strata=stratum_areas(ranked, np.concatenate([trial.n_c for trial in trials])),
         shuffled=None if shuffled is None else shuffled.rates(),
         comparisons=ranked.against(guesses, ("membership", "members_found"), name),
         classes=named_classes(problem.said(), case.truth),
         cost=Seconds(seconds=result.seconds),
     )
-
-
-def stratum_areas(ranked: Ranked, n_c: NDArray[np.int64]) -> dict[str, StratumArea]:
-    """Return the area of each stratum that holds members and others, by images ``(n,)`` of the candidate's class."""
-    results = {}
-    for name, (low, high) in SIZES.items():
-        chosen = (n_c >= low) & (n_c <= high)
-        yes = ranked.yes[chosen]
-        if yes.any() and not yes.all():
-            area = Ranked(ranked.scores[chosen], yes, ranked.unit[chosen]).with_interval("auc")
-            results[name] = StratumArea(**dict(area), n=len(yes))
-    return results
 
 
 # ---------------------------------------------------------------- baseline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
 from pydantic import Field, FiniteFloat, JsonValue
@@ -22,21 +22,16 @@ SCORING_VERSION = 11
 Measure = Literal[
     "images",
     "identified",
-    "vectors",
-    "vectors_identified",
     "membership",
     "members_found",
     "property",
     "accuracy",
 ]
-"""Quantities compared with a baseline: PSNR of images, images re-identified among decoys, the error of recovered vectors,
-vectors nearest to their own, areas under the curve of membership and of a property, members found at 1 % false positives;
-and of no attack, accuracy beside that without any exchange."""
+"""Quantities compared with a baseline: PSNR of images, images re-identified among decoys, areas under the curve of
+membership and of a property, members found at 1 % false positives; and of no attack, accuracy beside that without any
+exchange."""
 
 SHUFFLED = "shuffled"
-
-NEAREST = "nearest_auxiliary"
-"""The choice of the upload among auxiliary images: beside the floor and no part of it, for it is not blind."""
 
 LABELS = {
     "mean_colour": "mean colour",
@@ -44,21 +39,14 @@ LABELS = {
     "optimal_image": "PSNR-optimal image",
     "class_mean_image": "class mean image",
     "optimal_class_image": "PSNR-optimal image of the class",
-    "random_same_class": "random image of the class",
-    "random_image": "random image of any class",
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
-    NEAREST: "the auxiliary image nearest to the upload",
     SHUFFLED: "shuffled uploads",
-    "auxiliary": "class mean of auxiliary images through the granted extractor",
-    "head_rows": "row of the broadcast classifier, scaled",
-    "other_uploads": "the class in other clients' uploads",
-    "mean_upload": "mean of other clients' uploads",
     "assumed_extractor": "the assumed extractor alone",
     "assumed_model": "the assumed extractor and head alone",
     "broadcast_model": "the broadcast weights alone",
 }
-"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.sources.guesses`)."""
+"""Guesses as a reader sees them: at images, the control, and scores of members."""
 
 ESTIMANDS = ("1", "several")
 """Targets made of one image, and of two and more: what holds of the one need not hold of the other."""
@@ -69,10 +57,8 @@ Interval = tuple[FiniteFloat, FiniteFloat]
 # Least effects: a difference smaller than these is no leak, however sure it is. Records carry theirs.
 DECIBELS = 0.5
 """Of mean PSNR above the baseline."""
-ERROR_SHARE = 0.1
-"""Of a recovered vector's relative error, as a share of the baseline's error."""
 IDENTIFIED = 0.05
-"""Of a rate (images or vectors re-identified) above what the baseline reaches."""
+"""Of the rate of images re-identified, above what the baseline reaches."""
 AUC = 0.55
 """Area under the ROC curve that membership and property inference must exceed."""
 FOUND_AT_1_PERCENT = 0.03
@@ -139,15 +125,6 @@ class Comparison(Estimate):
 
 
 # ---------------------------------------------------------------- provenance
-
-
-class Stage(Record):
-    """A stage of training, ``early``, ``middle`` or ``converged``: its round of how many, and pooled accuracy there."""
-
-    name: str
-    round: int
-    of: int
-    accuracy: Mapping[str, FiniteFloat]
 
 
 class Reach(Record):
@@ -217,8 +194,8 @@ class Able(Record):
         return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
 
 
-Units = Literal["clients", "groups"]
-"""Independent units: clients, or the groups of clients that were declared to be one each."""
+Units = Literal["clients", "groups", "images"]
+"""Independent units: clients, the groups of clients that were declared to be one each, or of a single client its images."""
 
 
 class Provenance(Record):
@@ -232,9 +209,9 @@ class Provenance(Record):
     dataset: str  # a folder of images goes by its own name
     knowledge: ThreatModel
     seed: int  # of the attack and its scoring
-    stage: Stage | None = None  # that was attacked, if some
     reach: Reach | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)  # client -> its independent unit, where several are one
+    per_image: bool = False  # of one client: each image, or question, is a unit, and claims are about these alone
     premise: Premise | None = None  # of uploads that were made elsewhere; runs of fedpriv compute what attacks assume
     options: Mapping[str, JsonValue] = Field(default_factory=dict)  # of the attack
     run: RunConfig | None = None  # that was attacked; None for uploads that were made elsewhere
@@ -248,16 +225,15 @@ class Provenance(Record):
     @property
     def units(self) -> Units:
         """The independent units in a word."""
-        return "groups" if self.groups else "clients"
+        return "images" if self.per_image else "groups" if self.groups else "clients"
 
     def unit_of(self, client: int) -> int:
         """Return the independent unit that a client belongs to: itself unless groups were declared."""
         return self.groups.get(client, client)
 
-    @property
-    def stage_name(self) -> str:
-        """The stage of training that was attacked, or nothing."""
-        return "" if self.stage is None else self.stage.name
+    def units_of(self, clients: Sequence[int]) -> tuple[int, ...]:
+        """Return the units of targets by their clients: those of the clients, or each target its own."""
+        return tuple(range(len(clients))) if self.per_image else tuple(map(self.unit_of, clients))
 
     @property
     def reach_label(self) -> str:
@@ -266,8 +242,8 @@ class Provenance(Record):
 
     @property
     def title(self) -> str:
-        """The name of the attack in tables: ``dip``, ``dip, early``, ``dlg, 4 images``."""
-        return ", ".join(part for part in (self.attack, self.stage_name, self.reach_label) if part)
+        """The name of the attack in tables: ``dip``, ``dlg, 4 images``."""
+        return ", ".join(part for part in (self.attack, self.reach_label) if part)
 
     @property
     def defense(self) -> str:
@@ -286,7 +262,6 @@ class About(Provenance):
     kind: Literal["about"] = "about"
     run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)  # by moment, with the name of a predictor
     communication: Communication | None = None
-    files: Mapping[str, str] = Field(default_factory=dict)  # SHA-256 of those beside it
     redacted: Literal["none", "blur", "omit"] = "none"  # the rule by which images were kept out of these
 
 
@@ -294,14 +269,14 @@ class About(Provenance):
 
 
 class Identification(Summary):
-    """Share of images re-identified among decoys of their class, or of vectors that are nearest to their own.
+    """Share of images re-identified among decoys of their class.
 
     There is one value a target, None where an image had fewer than ten decoys.
     """
 
     chance: FiniteFloat | None = None  # what the baseline reaches on the very targets
-    chance_of: str | None = None  # which that is; of vectors without a guess ``vectors``, one over the client's number
-    decoys: tuple[int, ...] = ()  # how many images had; none for vectors
+    chance_of: str | None = None  # which that is
+    decoys: tuple[int, ...] = ()  # how many images had
     n_left_out: int = 0  # targets without enough decoys
 
 
@@ -309,24 +284,17 @@ class ImageMeasures(Record):
     """Likeness of images; ``ssim`` and ``lpips`` may not be measured."""
 
     psnr_db: FiniteSummary
-    psnr_of_mean_mse_db: Summary
     mse_255: FiniteSummary
     ssim: Summary
     lpips: Summary | None = None
 
 
 class Metrics(ImageMeasures):
-    """Of an attack. None where a measure does not apply: no vectors or labels were recovered.
-
-    ``direction_identification`` goes by the direction in which a vector differs from the mean of the client's: estimates
-    that shrink look like that mean, and are nearest to the wrong one though they point the right way.
-    """
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered."""
 
     identification_top1: Identification
     relative_error: Summary | None = None
     cosine: Summary | None = None
-    feature_identification: Identification | None = None  # by Euclidean distance
-    direction_identification: Identification | None = None
     label_accuracy: FiniteSummary | None = None
 
     @property
@@ -364,11 +332,11 @@ class Target(Record):
 
     @property
     def reached(self) -> bool:
-        """True where the search converged, or its objective is no worse than that of the true images."""
+        """True where the objective is no worse than that of the true images; where that is not known, on convergence."""
         fit = self.fit
         if fit is None or fit.attack is None or fit.truth is None:
             return self.converged
-        return self.converged or fit.attack <= fit.truth + ROUNDING
+        return fit.attack <= fit.truth + ROUNDING
 
 
 class ControlResult(Record):
@@ -392,7 +360,7 @@ class ReconstructionRecord(Provenance):
     n_diverged: int  # targets with images that are not finite
     headline: str  # the rule behind ``psnr_db``
     metrics: Metrics
-    floors: Mapping[str, ImageMeasures]  # blind guesses, the upload's choice, the control; LPIPS of the baseline alone
+    floors: Mapping[str, ImageMeasures]  # blind guesses and the control; LPIPS of the baseline alone
     advantage_db: Advantage  # above the strongest of them
     comparisons: tuple[Comparison, ...]  # with the baseline, by measure and stratum; what verdicts rest on
     targets: tuple[Target, ...]
@@ -405,10 +373,14 @@ class ReconstructionRecord(Provenance):
         return [row for row in self.targets if stratum in ("all", ESTIMANDS[row.n_c > 1])]
 
     def able_on(self, stratum: str) -> Able | None:
-        """Return the evidence that the attack finds what is there, over targets of a stratum."""
+        """Return the evidence that the attack finds what is there, over targets of a stratum.
+
+        That a search converged by its own rule counts beside a positive control only: a rule may hold before it has begun.
+        """
         rows = self.of(stratum)
         measured = bool(rows) and any(row.fit is not None for row in rows)
-        reached = sum(row.reached for row in rows) / len(rows) if measured else None
+        by_rule = self.planted is not None
+        reached = sum(row.reached or (by_rule and row.converged) for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
 
 
@@ -453,12 +425,6 @@ class InferenceRecord(Provenance, Rates):
         return None if self.planted is None else Able(planted=self.planted, reached=None)
 
 
-class StratumArea(Rate):
-    """Area under the curve over ``n`` candidates that are alike."""
-
-    n: int
-
-
 class NamedClasses(Record):
     """For how many of ``clients`` uploads say exactly which classes they hold, and count their images exactly.
 
@@ -495,7 +461,6 @@ class MembershipRecord(InferenceRecord):
     n_nonmembers: int
     nonmembers: Literal["held_out", "others"] = "others"
     baseline: Baseline | None = None  # what is reached without the upload; None where no network is assumed to be known
-    strata: Mapping[str, StratumArea]  # by how many images of the class the client holds
     classes: NamedClasses | None  # None where uploads name none
 
 

@@ -77,4 +77,4 @@ def withheld(reconstruction: Reconstruction, rule: str) -> Reconstruction:
         if rule == BLUR
         else reconstruction.images.float().new_full(reconstruction.images.shape, 0.5)
     )
-    return replace(reconstruction, images=images, features=None, directions=None)
+    return replace(reconstruction, images=images, features=None)

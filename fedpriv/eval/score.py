@@ -11,21 +11,23 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.eval.floors import NEAREST, SHUFFLED, guess, guessers
+from fedpriv.eval.floors import FLOORS, SHUFFLED, guess
 from fedpriv.eval.identification import identification
-from fedpriv.eval.intervals import Means
+from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import (
     ScoredGuesses,
+    cosine,
     lpips,
     lpips_backbone,
     lpips_unavailable,
     measure,
     over_pairs,
     own_guesses,
-    psnr_of_mse,
+    relative_error,
     settle,
     ssim_unavailable,
 )
@@ -47,7 +49,6 @@ from fedpriv.eval.records import (
     Summary,
     Target,
 )
-from fedpriv.eval.vectors import score_vectors
 from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 
@@ -74,7 +75,7 @@ def score(
     reconstruction = reconstruction.to_cpu()
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
-    means = Means(tuple(about.unit_of(target.client) for target in targets))
+    means = Means(about.units_of([target.client for target in targets]))
     attack, floors = _with_guesses(reconstruction, truths, seed)
     best_blind = best_floor(floors)
     if shuffled is not None:
@@ -84,14 +85,18 @@ def score(
     best = best_floor(floors)
     advantage = attack.psnr - floors[best].psnr
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
-    vectors, of_vectors = score_vectors(reconstruction, shuffled, truths, means)
     reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
-    comparisons = image_comparisons(attack, floors, strata, means)
+    if about.per_image and reconstruction.images.shape[1] > 1:  # an upload as a whole: its images are the units
+        apart = {name: attack.each - panel.each for name, panel in floors.items()}
+        comparisons = Means(tuple(range(len(attack.each)))).compare(apart, "images", DECIBELS, named=NAMED)
+    else:
+        comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(rows).compare(gains, "identified", IDENTIFIED, [strata[row] for row in rows])
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
-    current = _image_metrics(attack, truths, means) | vectors | {"lpips": _lpips(attack, truths, means)}
+    current = _image_metrics(attack, truths, means) | {"lpips": _lpips(attack, truths, means)}
     current |= {"identification_top1": reidentified}
+    current |= _vector_metrics(reconstruction, shuffled, truths, means)
     current |= _label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given")
     details[best]["lpips"] = _lpips(floors[best], truths, means)
     several, net = any(truth.n_c > 1 for truth in truths), lpips_backbone()
@@ -108,7 +113,7 @@ def score(
         advantage_db=Advantage(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
-        comparisons=comparisons + of_vectors,
+        comparisons=comparisons,
         targets=_targets(reconstruction, truths, attack, floors[best]),
         control=control_part(floors, best_blind, means),
         cost=reconstruction.cost,
@@ -124,18 +129,24 @@ def _with_guesses(
     pairs = list(zip(truths, reconstruction.targets, attack.guesses, strict=True))
     return attack, {
         name: measure([guess(name, truth, target, len(shots), seed) for truth, target, shots in pairs], truths)
-        for name in guessers(truths)
+        for name in FLOORS
     }
 
 
-def planted_advantage(
-    reconstruction: Reconstruction, truths: tuple[Truth, ...], units: tuple[int, ...], seed: int
-) -> Planted:
+def beyond_guesses(reconstruction: Reconstruction, truths: tuple[Truth, ...], seed: int) -> Values:
+    """Return the PSNR of each image of each target ``(n,)`` above the strongest guess at that very image, dB."""
+    attack, floors = _with_guesses(reconstruction, truths, seed)
+    strongest: Values = np.max([panel.each for panel in floors.values()], axis=0)
+    return attack.each - strongest
+
+
+def planted_advantage(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
     """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
 
-    The T truths are of one image each, in the order of the targets, as are the units; the seed is of the guesses.
+    The T truths are of one image each, in the order of the targets.
     """
-    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, seed)
+    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, about.seed)
+    units = about.units_of([target.client for target in reconstruction.targets])
     gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
     item = Means(units).compare(gains, "images", DECIBELS)[0]
     return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)
@@ -158,6 +169,24 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 # ---------------------------------------------------------------- metrics
 
 
+def _vector_metrics(
+    reconstruction: Reconstruction, shuffled: Reconstruction | None, truths: tuple[Truth, ...], means: Means
+) -> dict[str, Summary]:
+    """Return the measures of recovered vectors, and the control's mean; nothing where one of the true ones is not known."""
+    known = [truth.feature for truth in truths if truth.feature is not None]
+    if reconstruction.features is None or len(known) != len(truths):
+        return {}
+    true, control = torch.stack(known), None if shuffled is None else shuffled.features
+    results: dict[str, Summary] = {}
+    for name, function in (("relative_error", relative_error), ("cosine", cosine)):
+        results[name] = means.summary(function(reconstruction.features, true).numpy())
+        if control is not None:
+            mean = float(function(control, true).mean())
+            beside = {SHUFFLED: mean if math.isfinite(mean) else None}
+            results[name] = results[name].model_copy(update={"guesses": beside})
+    return results
+
+
 def _label_metrics(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
 ) -> dict[str, Any]:
@@ -172,21 +201,12 @@ def _label_metrics(
 
 
 def _image_metrics(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> dict[str, Any]:
-    error = means.finite(panel.mse)
-    # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
-    interval = None if error.ci95 is None else (_db(error.ci95[1]), _db(max(0.0, error.ci95[0])))
-    of_mean = Summary(mean=_db(error.mean), median=None, sd=None, ci95=interval, per_target=None, n=error.n)
     small = ssim_unavailable(truths[0].image_shape)
     return {
         "psnr_db": means.finite(panel.psnr),
-        "psnr_of_mean_mse_db": of_mean,
         "mse_255": means.finite(panel.mse * 255**2),
         "ssim": Summary.nothing(str(small)) if panel.ssim is None else means.summary(panel.ssim),
     }
-
-
-def _db(error: float) -> float:
-    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
 
 
 def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Summary:
@@ -215,14 +235,13 @@ def image_comparisons(
     attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
     """Compare the PSNR of images with that of floors."""
-    gains = {name: attack.psnr - panel.psnr for name, panel in floors.items() if name != NEAREST}
+    gains = {name: attack.psnr - panel.psnr for name, panel in floors.items()}
     return means.compare(gains, "images", DECIBELS, strata, named=NAMED)
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses]) -> str:
     """Return the baseline: the guess with the highest mean PSNR, a blind one or the control."""
-    names = [name for name in floors if name != NEAREST]
-    return max(names, key=lambda name: float(floors[name].psnr.mean()))
+    return max(floors, key=lambda name: float(floors[name].psnr.mean()))
 
 
 def _targets(

@@ -17,8 +17,8 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
-from fedpriv.util.foreign import json_value, tensor_file
+from fedpriv.util.files import tensor_file, write_bytes
+from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-attack-2"
 ENTRY = "fedpriv"
@@ -31,9 +31,8 @@ _TENSORS: dict[str, tuple[int, torch.dtype]] = {
     "converged": (1, torch.bool),
     "features": (2, torch.float32),
     "fits": (2, torch.float64),
-    "directions": (2, torch.float32),
 }
-_OPTIONAL = ("features", "fits", "directions")
+_OPTIONAL = ("features", "fits")
 
 
 def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
@@ -76,7 +75,7 @@ def load_reconstruction(path: Path) -> Reconstruction:
 
 
 _POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
-_TRUTH = ("members", "weights", "labels", "feature", "nearest")
+_TRUTH = ("members", "weights", "labels", "feature")
 
 
 def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
@@ -112,7 +111,6 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
     entries = [
         {name: put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
         | {"pool": numbers[id(truth.pool)]}
-        | {"vectors": {name: put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
     pooled = [{name: put(getattr(pool, name)) for name in _POOL} for pool in pools.values()]
@@ -139,9 +137,8 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
         pools = [Pool(**{name: get(row[name]) for name in _POOL}) for row in header["pools"]]
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
-            vectors = {name: get(value) for name, value in row["vectors"].items()}
             group = {name: get(row[name]) for name in _TRUTH if name in row}
-            results.append(Truth(**group, pool=pools[row["pool"]], vectors=vectors))
+            results.append(Truth(**group, pool=pools[row["pool"]]))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
     except UserError as error:

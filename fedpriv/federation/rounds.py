@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,28 +12,22 @@ from torch import Tensor
 
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.defense import Sender, defense_facts
-from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.federation.method import ClientSetup, Uploads
+from fedpriv.federation.method import Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
 from fedpriv.federation.summary import (
-    ClientFailure,
-    Communication,
     Counts,
     ReachedAccuracy,
     RoundAccuracy,
     RoundLine,
     RunSummary,
-    Total,
-    Traffic,
-    Unsampled,
 )
-from fedpriv.uploads.ledger import Count, count, entries
+from fedpriv.uploads.ledger import count, entries
 from fedpriv.uploads.payload import all_finite
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError, WorkError
+from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 
@@ -60,9 +54,9 @@ class ClientResult:
     trace: Trace  # its notes, for scorers
 
 
-Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
-"""Runs the jobs of a round and yields one answer each, in their order: the result of :func:`client_part`, or a
-:class:`ClientFailure` for a client that failed or timed out. Each job is asked for once, since it loads a state."""
+Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult]]
+"""Runs the jobs of a round and yields the result of :func:`client_part` of each, in their order; WorkError where one failed.
+Each job is asked for once, since it loads a state."""
 
 Report = Callable[[int, int, str], None]
 """Called with (steps done, steps planned, what goes on): a step is a client's part in a round, the server's, or a client's
@@ -128,13 +122,12 @@ class _Standing:
     done: int  # rounds that are done
     server: State  # the server's state
     broadcast: Message  # to the next round's clients
-    untrained: tuple[int, ...]  # clients that no round has trained, ascending
 
 
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
     """Run a federation from wherever its directory stands to the end; return the summary, which is also written there.
 
-    UserError where training diverged; WorkError where too few clients of a round answered. What is done stays.
+    UserError where training diverged; WorkError where a client failed. What is done stays.
     """
     config, device = federation.config, federation.server.device
     standing = _standing(federation, directory)
@@ -145,21 +138,21 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
         for round_ in range(standing.done + 1, config.rounds + 1):
             began = time.perf_counter()
             jobs = _Jobs(round_, federation.participants(round_), states, standing.broadcast)
-            uploads, traces, failures = _answers(federation, engine, jobs, states, tell)
+            uploads, traces = _answers(federation, engine, jobs, states, tell)
             trained = time.perf_counter()
             tell(0, f"round {round_}, server")
-            ended = _served(federation, standing, uploads, traces)
+            ended = _served(federation, standing, uploads)
             served = time.perf_counter()
             tell(1, f"round {round_}, evaluation")
             counts = _counts(federation, states, standing, ended, tell) if _evaluated(config, round_) else {}
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
-            _write(federation, directory, standing.broadcast, ended, uploads, traces, failures, counts, seconds)
+            _write(federation, directory, standing.broadcast, ended, uploads, traces, counts, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
                 checkpoint = Checkpoint(round_, ended.server, ended.broadcast)
                 directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
                 states.checkpointed(directory.state_paths(round_))
             standing = ended
-    summary = _summary(federation, directory, standing.untrained)
+    summary = _summary(federation, directory)
     directory.finish(summary)
     return summary
 
@@ -185,40 +178,26 @@ def _teller(federation: Federation, rounds: int, report: Report | None) -> Calla
 
 def _answers(
     federation: Federation, engine: Engine, jobs: _Jobs, states: StateStore, tell: Callable[[int, str], None]
-) -> tuple[Uploads, dict[int, Trace], list[ClientFailure]]:
-    """Have a round's jobs run, take the states that came of them, and return uploads, notes, and the clients that left."""
-    round_ = jobs.round
+) -> tuple[Uploads, dict[int, Trace]]:
+    """Have a round's jobs run, take the states that came of them, and return uploads and notes."""
     uploads: list[tuple[int, Message]] = []
     traces: dict[int, Trace] = {}
-    failures: list[ClientFailure] = []
     for result in engine(federation, jobs):
-        text = f"round {round_}, client {result.client}"
-        if isinstance(result, ClientFailure):
-            failures.append(result)
-            text += f" {result.why}"
-        else:
-            states.change(result.client, result.state)
-            traces[result.client] = result.trace
-            if result.upload:
-                uploads.append((result.client, result.upload))
-        tell(1, text)
-    least = min(federation.config.engine.min_clients, len(jobs))
-    if len(traces) < least:
-        first = failures[0]
-        raise WorkError(
-            f"round {round_}: {len(traces)} of {len(jobs)} clients answered, and at least {least} should; "
-            f"client {first.client} {first.why}: {first.told}"
-        )
-    return uploads, traces, failures
+        states.change(result.client, result.state)
+        traces[result.client] = result.trace
+        if result.upload:
+            uploads.append((result.client, result.upload))
+        tell(1, f"round {jobs.round}, client {result.client}")
+    return uploads, traces
 
 
-def _served(federation: Federation, before: _Standing, uploads: Uploads, trained: Collection[int]) -> _Standing:
+def _served(federation: Federation, before: _Standing, uploads: Uploads) -> _Standing:
     """Return the standing after the server's step; without uploads the server says what it said before."""
     server, broadcast = before.server, before.broadcast
     if uploads or not federation.pipeline.defenses:
         rng = generator(federation.config.seed, "server-step", before.done + 1)
         server, broadcast = federation.method.server_step(federation.server, server, uploads, rng)
-    return _Standing(before.done + 1, server, broadcast, tuple(k for k in before.untrained if k not in trained))
+    return _Standing(before.done + 1, server, broadcast)
 
 
 def _write(
@@ -228,7 +207,6 @@ def _write(
     ended: _Standing,
     uploads: Uploads,
     traces: Mapping[int, Trace],
-    failures: Sequence[ClientFailure],
     counts: Counts,
     seconds: Mapping[str, float],
 ) -> None:
@@ -245,7 +223,6 @@ def _write(
         accuracy={when: accuracy(pairs) for when, pairs in counts.items()},
         clients={when: tuple((right, n) for right, n in pairs) for when, pairs in counts.items()},
         communication=plain(count(wire)),
-        failures=tuple(failures),
     )
     directory.append(
         {
@@ -261,15 +238,11 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut(newest or 0)
-    untrained = tuple(range(config.clients))
     if newest is None:
-        server, broadcast = federation.method.start(federation.server, init_rng(config))
-        return _Standing(0, server, broadcast, untrained)
+        return _Standing(0, *federation.method.start(federation.server, init_rng(config)))
     checkpoint = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
-    trained = {k for line in directory.rounds() for k in line.participants}
-    server, broadcast = on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast)
-    return _Standing(newest, server, broadcast, tuple(k for k in untrained if k not in trained))
+    return _Standing(newest, on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast))
 
 
 # ---------------------------------------------------------------- evaluation
@@ -321,19 +294,13 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
 
 
-def unsampled_facts(clients: Sequence[int], setups: Sequence[ClientSetup]) -> Unsampled | None:
-    """Return the record of the clients that no round of a run sampled; None where there are none."""
-    norms = tuple(k for k in clients if has_batch_norm(setups[k].model))
-    return Unsampled(clients=tuple(clients), batch_norm=norms) if clients else None
-
-
 # ---------------------------------------------------------------- summary
 
 
-def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[int, ...]) -> RunSummary:
+def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
     """Return the summary of a finished run from its lines."""
     config, method, pipeline = federation.config, federation.method, federation.pipeline
-    lines, totals = directory.rounds(), count(directory.ledger())
+    lines = directory.rounds()
     evaluated = [line for line in lines if line.accuracy]
     return RunSummary(
         method=config.method,
@@ -341,14 +308,13 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
         images=federation.data.dataset.brought,
         rounds=len(lines),
         accuracy={when: _over_rounds(evaluated, when) for when in lines[-1].accuracy},
-        communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
+        communication=plain(count(directory.ledger())),
         privacy=plain(pipeline.privacy(protection_plan(config, method, federation.clients))),
         defenses=tuple(defense_facts(defense) for defense in pipeline.defenses),
-        unsampled=unsampled_facts(untrained, federation.clients),
+        unsampled=federation.unsampled(config.rounds),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         engine=config.engine.name,
-        failures=sum(len(line.failures) for line in lines),
     )
 
 
@@ -357,17 +323,11 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
     best_mean = max(lines, key=lambda line: line.accuracy[when].mean_over_clients)
     last = lines[-1].accuracy[when]
     return ReachedAccuracy(
-        final=last.pooled,
+        pooled=last.pooled,
         best=best.accuracy[when].pooled,
         best_round=best.round,
-        pooled=last.pooled,
         mean_over_clients=last.mean_over_clients,
         best_mean_over_clients=best_mean.accuracy[when].mean_over_clients,
         best_mean_round=best_mean.round,
         clients=lines[-1].clients[when],
     )
-
-
-def _traffic(total: Count, rounds: int) -> Traffic:
-    of_a_round = {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
-    return Traffic(**of_a_round, total=Total(**plain(total)))

@@ -35,6 +35,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
+    check_present,
+    checked,
     mark,
     placing,
     read_json,
@@ -70,11 +72,10 @@ class DefenseChoice:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail."""
+    """The engine that runs the clients of a run. Results do not depend on it."""
 
     name: Literal["local", "flower"] = "local"  # ``local``, one after another in this process, or ``flower``
-    min_clients: Annotated[int, Ge(1)] = 1  # clients of a round that must answer
-    client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds after which a client that has not answered leaves
+    client_timeout: Annotated[float, Gt(0)] = 600.0  # seconds in which a client of a round must answer
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ class RunDirectory:
             raise UserError(f"{path}: no such run directory; make one with: {command_line('train', '--out', path)}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
+        check_present(path)
         _ = run.config
         return run
 
@@ -307,7 +309,7 @@ class RunDirectory:
         with placing([broadcast, *clients, server]) as temporary:
             temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(state, temporary[path])
+                shutil.copyfile(checked(state), temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 

@@ -38,40 +38,22 @@ class RoundAccuracy(Record):
 class ReachedAccuracy(Record):
     """Accuracy over the rounds of a run, in [0, 1]. A best round is chosen on the test images, so it flatters."""
 
-    final: float  # over all test images, after the last round and at its best
+    pooled: float  # over all test images, after the last round and at its best
     best: float
     best_round: int
-    pooled: float  # the same as ``final``
     mean_over_clients: float  # after the last round
     best_mean_over_clients: float  # the mean over clients at its best
     best_mean_round: int
     clients: tuple[tuple[int, int], ...] = ()  # ``(correct, total)`` test images of each, after the last round
 
 
-class Total(Record):
+class Traffic(Record):
     """Traffic of all clients over a round or a run."""
 
     upload_scalars: int
     broadcast_scalars: int
     upload_bytes: int
     broadcast_bytes: int
-
-
-class Traffic(Record):
-    """Traffic of all clients in a round, mean over rounds, and over the run."""
-
-    upload_scalars_per_round: float
-    broadcast_scalars_per_round: float
-    upload_bytes_per_round: float
-    broadcast_bytes_per_round: float
-    total: Total
-
-
-class RoundCommunication(Record):
-    """Traffic of a round by both ways of counting, as :class:`Communication` has them."""
-
-    paper: Total
-    full: Total
 
 
 class Communication(Record):
@@ -81,41 +63,14 @@ class Communication(Record):
     full: Traffic
 
 
-class Unsampled(Record):
-    """Clients that no round of a run sampled: scored with received or first weights."""
-
-    clients: tuple[int, ...]  # their numbers
-    batch_norm: tuple[int, ...]  # those with batch normalisation, whose running statistics are of no image
-
-    def words(self, total: int) -> str:
-        """Return one sentence on them, of so many clients.
-
-        >>> Unsampled(clients=(3,), batch_norm=()).words(10)
-        '1 of 10 clients (3) were sampled in no round and count with received or first weights, never trained'
-        """
-        numbers = ", ".join(map(str, self.clients[:8])) + (", ..." if len(self.clients) > 8 else "")
-        who = f"{len(self.clients)} of {total} clients ({numbers}) were sampled in no round and count"
-        norms = f", and {len(self.batch_norm)} of them with batch-norm statistics of no image"
-        return f"{who} with received or first weights, never trained" + norms * bool(self.batch_norm)
-
-
-class ClientFailure(Record):
-    """A client that left a round without an answer, its state as before."""
-
-    client: int  # its number
-    why: Literal["failed", "timed out"]
-    told: str  # the reason, in a line
-
-
 class RoundLine(Record):
-    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone, unless clients failed."""
+    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone."""
 
     round: int  # from 1
     participants: tuple[int, ...]  # clients that trained
     accuracy: Mapping[str, RoundAccuracy]  # of all clients, by moment; empty in a round that was not evaluated
     clients: Mapping[str, tuple[tuple[int, int], ...]]  # ``(correct, total)`` of every client, likewise
-    communication: RoundCommunication  # of the round
-    failures: tuple[ClientFailure, ...] = ()  # clients that were sampled and left the round
+    communication: Communication  # of the round
 
 
 class RunSummary(Record):
@@ -126,12 +81,22 @@ class RunSummary(Record):
     dataset: str
     rounds: int
     accuracy: Mapping[str, ReachedAccuracy]  # by moment
-    communication: Communication  # of all clients
+    communication: Communication  # of all rounds
     privacy: tuple[Mapping[str, JsonValue], ...]  # guarantees over the whole run, one for each defense that has any
     defenses: tuple[DefenseFacts, ...]  # in the order in which they are applied
-    unsampled: Unsampled | None = None  # clients that no round sampled; None where there are none
+    unsampled: tuple[int, ...] = ()  # clients that no round sampled, scored with received or first weights
     seconds: float  # wall-clock time of all rounds
     seed: int
     engine: str = "local"  # what ran the clients
-    failures: int = 0  # how often a sampled client left its round
     images: str = ""  # in words, how images were brought to one shape; empty where all are as stored
+
+
+def unsampled_words(clients: Sequence[int], total: int) -> str:
+    """Return one sentence on clients that no round sampled, of so many.
+
+    >>> unsampled_words([3], 10)
+    '1 of 10 clients (3) were sampled in no round and count with received or first weights, never trained'
+    """
+    numbers = ", ".join(map(str, clients[:8])) + (", ..." if len(clients) > 8 else "")
+    who = f"{len(clients)} of {total} clients ({numbers}) were sampled in no round"
+    return f"{who} and count with received or first weights, never trained"

@@ -27,7 +27,6 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.federation.rounds import ClientJob, ClientResult
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.federation.summary import ClientFailure
 from fedpriv.uploads.messages import message_blocks, message_of
 from fedpriv.uploads.payload import Message, from_array
 from fedpriv.util.config import parse, plain
@@ -70,50 +69,46 @@ class FlowerEngine:
     def __init__(self, grid: Any, device: str, *, nodes: int = 1, fault: Callable[[], str] = str) -> None:
         self._grid, self._device, self._least_nodes, self._fault = grid, device, nodes, fault
 
-    def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult | ClientFailure]:
-        """Run the jobs of a round."""
+    def __call__(self, federation: Federation, jobs: Sequence[ClientJob]) -> Iterator[ClientResult]:
+        """Run the jobs of a round; WorkError where a client fails, or has not answered in time."""
         seconds, device = federation.config.engine.client_timeout, federation.server.device
         until = time.monotonic() + seconds
         nodes = self._nodes(until)
-        numbers: dict[str, int] = {}
-        results: dict[int, ClientResult | ClientFailure] = {}
-        clients: list[int] = []
+        numbers = {}
         for index, job in enumerate(jobs):
-            clients.append(job.client)
-            sent = self._send(federation, job, nodes[index % len(nodes)], seconds) if nodes else None
-            if sent is None:
-                why = "its job could not be sent" if nodes else "no node is there"
-                results[job.client] = ClientFailure(client=job.client, why="failed", told=why)
-            else:
-                numbers[sent] = job.client
-        for client in clients:
-            while client not in results and time.monotonic() < until:
+            numbers[self._send(federation, job, nodes[index % len(nodes)], seconds)] = job.client
+        results: dict[int, ClientResult] = {}
+        for client in [*numbers.values()]:
+            while client not in results:
+                if time.monotonic() >= until:
+                    raise WorkError(f"client {client}: no answer in {seconds:g} s")
                 if not self._collect(numbers, results, device):
                     time.sleep(PAUSE)
-            late = ClientFailure(client=client, why="timed out", told=f"no answer in {seconds:g} s")
-            yield results.pop(client, late)
+            yield results.pop(client)
 
     def _nodes(self, until: float) -> list[int]:
         """Return the nodes that are there, ascending; wait for some until a moment."""
         while True:
             self._refuse_fault()
             nodes = sorted(self._grid.get_node_ids())  # none at first, whichever are there
-            if len(nodes) >= self._least_nodes or time.monotonic() >= until:
+            if len(nodes) >= self._least_nodes or (nodes and time.monotonic() >= until):
                 self._least_nodes = 1
                 return nodes
+            if time.monotonic() >= until:
+                raise WorkError("no node of the federation is there")
             time.sleep(PAUSE)
 
-    def _send(self, federation: Federation, job: ClientJob, node: int, seconds: float) -> str | None:
+    def _send(self, federation: Federation, job: ClientJob, node: int, seconds: float) -> str:
         """Send one job alone, since a request has a largest size; return its message's id."""
         from flwr.app import Message
 
         content, group, lives = pack_job(federation.config, self._device, job), str(job.round), seconds + LINGERS
         message = Message(content, dst_node_id=node, message_type="train", group_id=group, ttl=lives)
-        return next(iter(self._grid.push_messages([message])), None)
+        for sent in self._grid.push_messages([message]):
+            return str(sent)
+        raise WorkError(f"client {job.client}: its job could not be sent")
 
-    def _collect(
-        self, numbers: dict[str, int], results: dict[int, ClientResult | ClientFailure], device: torch.device
-    ) -> bool:
+    def _collect(self, numbers: dict[str, int], results: dict[int, ClientResult], device: torch.device) -> bool:
         """Take the answers that have come in; False where there were none."""
         self._refuse_fault()
         replies = list(self._grid.pull_messages([*numbers]))
@@ -127,23 +122,14 @@ class FlowerEngine:
             raise WorkError(fault)
 
 
-def _result(reply: Any, client: int, device: torch.device) -> ClientResult | ClientFailure:
-    try:
-        if not reply.has_error():
-            return read_result(reply.content, client, device)
+def _result(reply: Any, client: int, device: torch.device) -> ClientResult:
+    if reply.has_error():
         why = short_line(str(reply.error.reason or f"Flower's error {reply.error.code}"))
-    except RefusedError:
-        raise
-    except UserError as error:
-        why = str(error)
-    return ClientFailure(client=client, why="failed", told=why)
+        raise WorkError(f"client {client} failed: {why}")
+    return read_result(reply.content, client, device)
 
 
 _STATE, _BROADCAST, _UPLOAD, _TRACE, _ABOUT = "private-state", "broadcast", "upload", "private-trace", "about"
-
-
-class RefusedError(UserError):
-    """A node's refusal of a job, for a reason that holds on every node and that the user can mend."""
 
 
 def pack_job(config: RunConfig, device: str, job: ClientJob) -> Any:
@@ -177,7 +163,7 @@ def read_result(records: Any, client: int, device: torch.device) -> ClientResult
     """Return a result, on a device."""
     about = records[_ABOUT]
     if about["refused"]:
-        raise RefusedError(about["refused"])
+        raise UserError(about["refused"])
     upload, trace = message_of("upload", _kinds_of(about), _read(records, _UPLOAD)), trace_of(_read(records, _TRACE))
     return ClientResult(client, on_device(device, _read(records, _STATE)), message_on(device, upload), trace)
 

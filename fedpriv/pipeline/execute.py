@@ -29,14 +29,13 @@ from fedpriv.eval.records import (
     ReconstructionRecord,
 )
 from fedpriv.eval.redaction import OMIT
-from fedpriv.eval.score import score
+from fedpriv.eval.score import planted_advantage, score
 from fedpriv.pipeline.plan import AttackPlan, Job
-from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
+from fedpriv.pipeline.planted import planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.reports.grid import grid_png
 from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
 from fedpriv.sources.external import ExternalSource
-from fedpriv.sources.guesses import with_guesses
 from fedpriv.sources.run import RunSource, step_sizes
 from fedpriv.sources.source import Source
 from fedpriv.sources.truth import Truth
@@ -190,7 +189,6 @@ def run_job(directory: Path, ground: AttackContext, job: Job, *, pages: bool = T
         control = search(title("shuffled uploads"), replace(problem, observations=case.shuffled), ground, job)
     # The truth is looked up only now: no attack runs with it in reach.
     truths = source.truths(case.targets, seed=seed, unit=unit, kept=ground.scorers)
-    truths = with_guesses(truths, case, source.kind, unit, device=source.device, kept=ground.scorers)
     reconstruction = with_fits(ground, job, reconstruction, truths)
     facts: dict[str, Any] = {"redacted": ground.plan.redact}
     if isinstance(source, RunSource):
@@ -221,11 +219,11 @@ def positive_control(ground: AttackContext, job: Job, about: About, title: str) 
             return None
     pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
     problem = ground.problem(ground.case_for(job), case.targets)
-    planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
+    planted = planted_images(problem, case, pools, about)
     if planted is None:
         return None
     try:
-        return judge_images(search(title, planted[0], ground, job), planted[1], about)
+        return planted_advantage(search(title, planted[0], ground, job), planted[1], about)
     except UserError as error:
         ground.listener.say(f"no positive control of {job.name}: {error}")
         return None
@@ -246,7 +244,6 @@ def search(title: str, problem: AttackProblem, ground: AttackContext, job: Job) 
             progress=lambda done, planned: report(done, planned, ""),
             say=listener.say,
             trained=ground.trained,
-            numerics=plan.numerics,
         ).to_cpu()
 
 
@@ -254,7 +251,7 @@ def draw(attack: storage.AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
     path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:
-        path.unlink(missing_ok=True)
+        files.remove(path)
     else:
         files.write_bytes(path, grid_png(attack))
 

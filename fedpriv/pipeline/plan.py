@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedpriv.util.compute import Numerics
 from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError, shown, unknown_name
 
@@ -72,7 +71,6 @@ class AttackPlan:
     device: str = "auto"  # a name of ``--device``
     download: bool = False  # fetch the data set where it is missing
     redact: str = "none"  # rule by which images are kept out of what is stored and drawn
-    numerics: Numerics = field(default_factory=Numerics)  # of searches
     reach: LocalWork | None = None  # of several settings of local work, ``series``, the one that this plan is on
     series: tuple[LocalWork, ...] = ()
     threat: str = ""  # ``protocol`` of a second plan on the same uploads, with less granted than the first

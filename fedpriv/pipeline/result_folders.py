@@ -37,7 +37,6 @@ def request_of(plans: Sequence[AttackPlan], run: Path | None, config: RunConfig 
         summary = run / "summary.json"
         known = files.identity(run) or (files.digest(summary) if summary.is_file() else None)
     request = {name: getattr(plans[0], name) for name in _REQUESTED} | {
-        "precision": plans[0].numerics.precision,
         "run": None if run is None else os.fspath(run.resolve()),
         "identity": known,
         "config": config,

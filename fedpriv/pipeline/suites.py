@@ -36,7 +36,7 @@ from fedpriv.sources.networks import without_second_derivative
 from fedpriv.sources.run import RunSource
 from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.util import files, folders
-from fedpriv.util.compute import pick_device, read_numerics
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.parallel import SILENT, Pool, Relay, number_of_workers, patience_for
 
@@ -62,9 +62,9 @@ def suite_plans(
     """Return a plan for each threat model, and a line for each attack that is left out."""
     named, device = settings["attacks"], settings.get("device", "auto")
     kept, refusals = granted(chosen, named, target, card, settings.get("rounds_seen"))
-    numerics = read_numerics(settings.get("precision", "float32"), pick_device(device))
+    pick_device(device)  # refuses one that is not there
     more |= {"brief": not named and not settings.get("full", False), "seed": settings.get("seed", 0)}
-    plan = plan_of(target, kept, card, settings, numerics=numerics, device=device, **more)
+    plan = plan_of(target, kept, card, settings, device=device, **more)
     second = None if named or settings.get("knowledge") else protocol_plan(plan)
     return (plan,) if second is None else (plan, second), refusals
 
@@ -258,6 +258,6 @@ def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[A
     notices = [*(f"left out: {line}" for line in (*early.values(), *refusals)), *adapted]
     if control and source.summed:
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
-    elif control and len(source.newest) == 1:
+    elif control and len(source.newest) == 1 and not source.per_image:
         notices.append("no negative control: shuffling uploads takes two clients at least")
     return plans, notices

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 EPOCH, DEFAULT, NONE = "epoch", ("1", "4", "16", "epoch"), "none"
 
-NOT_FAR = {"gradient-dip": 1, "linear-layer": 1, "dlg": 4}
+NOT_FAR = {"linear-layer": 1, "dlg": 4}
 """Images of one step at most at which a suite of which none is named runs some attacks. Beyond, they search for a network an
 image, or by L-BFGS, which at its share of the budget takes minutes and stays below a guess."""
 
-GIVING = {"gradient-dip": 4, "linear-layer": 3}
+GIVING = {"linear-layer": 3}
 """Attacks by a network an image leave time to the other settings: what their budgets are divided by besides."""
 
 BEYOND = 128

@@ -22,7 +22,7 @@ from fedpriv.eval.records import (
     Summary,
 )
 from fedpriv.eval.redaction import NONE, OMIT
-from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
+from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, load_stored, scored
 from fedpriv.eval.words import able_words, premise_words, threat_title
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import image_source, number, span
@@ -34,7 +34,6 @@ PAGE_BYTES = 10_000_000  # room for all pictures of a page, as base64
 
 _MEASURES = {
     "psnr_db": ("PSNR (dB)", "higher leaks more"),
-    "psnr_of_mean_mse_db": ("PSNR of the mean MSE (dB)", ""),
     "mse_255": ("MSE on 0..255", "lower leaks more"),
     "ssim": ("SSIM", "higher leaks more"),
     "lpips": ("LPIPS", "lower leaks more"),
@@ -42,16 +41,12 @@ _MEASURES = {
     "relative_error": ("relative error of the feature", "lower leaks more"),
     "cosine": ("cosine of the feature", "higher leaks more"),
     "label_accuracy": ("labels recovered", ""),
-    "feature_identification": ("feature nearest to its own", ""),
-    "direction_identification": ("feature points to its own, from the client's mean", ""),
 }
 """Names of measures, and which direction leaks more where that is not plain."""
 
 _COMPARED: dict[Measure, str] = {
     "images": "PSNR (dB)",
     "identified": "share re-identified among decoys",
-    "vectors": "relative error of recovered vectors",
-    "vectors_identified": "share of vectors nearest to their own",
     "membership": "AUC of membership",
     "members_found": "TPR at 1 % FPR",
     "property": "AUC of a property",
@@ -118,7 +113,7 @@ def _picture(attack: StoredAttack, room: int) -> tuple[str, str]:
         return "", "this result is redacted"
     if rule == NONE and not (attack.directory / TRUTH).is_file():
         return "", "the private truth was left out of this directory"
-    if path.is_file() and (rule == NONE or TRUTH not in attack.about.files):
+    if path.is_file() and rule == load_stored(attack.directory).about.redacted:
         try:
             content = read_bytes(path)
         except UserError as error:
@@ -202,8 +197,6 @@ def _measures(record: Record) -> list[tuple[str, ...]]:
     rows += [] if record.shuffled is None else [_rate("AUC, shuffled uploads", record.shuffled.auc)]
     if isinstance(record, MembershipRecord):
         rows += [] if record.baseline is None else [_rate("AUC, baseline", record.baseline.auc, record.baseline.name)]
-        for name, area in record.strata.items():
-            rows.append(_rate(f"AUC, {name} images of the class", area, f"{area.n}"))
     return rows
 
 
@@ -217,9 +210,8 @@ def _measure(key: str, value: Summary) -> tuple[str, ...]:
     if value.not_measured:
         return (name, "", "", "", "", value.not_measured)
     if isinstance(value, Identification):
-        by = "chance" if value.chance_of in (None, "vectors") else LABELS.get(str(value.chance_of), value.chance_of)
-        among = f"decoys {', '.join(map(str, value.decoys))}" if value.decoys else "among the client's own"
-        remark = f"{by} {number(value.chance)}, {among}"
+        by = "chance" if value.chance_of is None else LABELS.get(value.chance_of, value.chance_of)
+        remark = f"{by} {number(value.chance)}, decoys {', '.join(map(str, value.decoys))}"
         remark += f"; {value.n_left_out} left out: fewer than ten of the class" if value.n_left_out else ""
     if SHUFFLED in value.guesses:
         remark += f"; on shuffled uploads {number(value.guesses[SHUFFLED])}"

@@ -50,7 +50,7 @@ class Point:
     method: str  # registry name
     target: str  # kind of upload
     defense: str  # its label, ``none`` without any
-    answers: Mapping[Endpoint, Answer]  # the most severe on each endpoint, over threat models, estimands and stages
+    answers: Mapping[Endpoint, Answer]  # the most severe on each endpoint, over threat models and estimands
     trained: Spread  # share of all test images classified correctly in the last round, after local training
     received: Spread | None  # the same after the broadcast that follows; None where not recorded
     local: float | None  # ``trained`` of the same clients without any exchange; None where some seed has no such run
@@ -163,7 +163,7 @@ def _frontier(
     labels = point_labels([runs[0] for runs in abouts.values()])
     points = []
     for label, (key, runs) in zip(labels, abouts.items(), strict=True):
-        own = [one for one in answers if one.upload.startswith(f"{key} ") and one.verdict != "not asked"]
+        own = [one for one in answers if one.upload == key and one.verdict != "not asked"]
         missing = "; ".join(filter(None, (unadapted(one, runs[0].target, tried[key]) for one in runs[0].defenses)))
         points.append(_point(label, own, runs, missing, known))
     best = [not any(dominates(two, one) for two in points) for one in points]

@@ -80,11 +80,10 @@ def upload_size(about: About) -> tuple[float, float, float] | None:
     """
     if about.run is None or about.communication is None:
         return None
-    clients = max(1, round(about.run.clients * about.run.participation))
+    uploads = about.run.rounds * max(1, round(about.run.clients * about.run.participation))
     paper, full = about.communication.paper, about.communication.full
-    beside = full.upload_scalars_per_round - paper.upload_scalars_per_round
-    sizes = full.upload_scalars_per_round, paper.upload_bytes_per_round / 4 + beside, full.upload_bytes_per_round
-    return sizes[0] / clients, sizes[1] / clients, sizes[2] / clients
+    numbers = paper.upload_bytes / 4 + full.upload_scalars - paper.upload_scalars
+    return full.upload_scalars / uploads, numbers / uploads, full.upload_bytes / uploads
 
 
 def local_work(run: RunConfig | None) -> str:

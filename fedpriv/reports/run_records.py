@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,13 +52,6 @@ class Accuracy:
         return np.asarray(self.per_client.std(axis=1))
 
 
-class Cost(NamedTuple):
-    """The first round whose accuracy is at least a target, and by (count, unit) all that was sent until its end."""
-
-    round: int
-    sent: Mapping[tuple[str, str], int]
-
-
 @dataclass(frozen=True)
 class RunRecord:
     """A finished run."""
@@ -84,14 +77,6 @@ class RunRecord:
     def cumulative(self, count: str, unit: str) -> np.ndarray:
         """Return ``(rounds,)``: all that was sent up to and with each round, counted as in :data:`COUNTS`."""
         return np.asarray(np.cumsum(self.traffic[count, unit]))
-
-    def reach(self, target: float, moment: str, predictor: str = "") -> Cost | None:
-        """Return the cost until pooled accuracy first was ``target``; None if it never was."""
-        there = np.flatnonzero(self.at(moment, predictor).pooled >= target)
-        if not len(there):
-            return None
-        first = int(there[0])
-        return Cost(int(self.rounds[first]), {kind: int(self.cumulative(*kind)[first]) for kind in self.traffic})
 
 
 def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:

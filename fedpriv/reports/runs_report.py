@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpriv.federation.summary import unsampled_words
 from fedpriv.reports.charts import Line, accuracy_chart
 from fedpriv.reports.page import LeftOut, environment, image_source, percent, table_text
-from fedpriv.reports.run_records import COUNTS, MOMENTS, TEST_IMAGES, UNITS, Cost, RunRecord, load_runs, settings
-from fedpriv.util.errors import UserError, shown
+from fedpriv.reports.run_records import COUNTS, MOMENTS, TEST_IMAGES, UNITS, RunRecord, load_runs, settings
+from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
-TARGET_ACCURACY = 0.7
 
 
 class Picture(NamedTuple):
@@ -26,32 +26,25 @@ class Picture(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of the tables: a run by one way to predict (``""``: the method's own), and by moment its cost or None."""
+    """One line of the tables: a run by one way to predict (``""``: the method's own)."""
 
     name: str
     run: RunRecord
     predictor: str
-    costs: Mapping[str, Cost | None]
 
 
 def write_runs_report(
     directories: Sequence[Path],
     out: Path,
     *,
-    target_accuracy: float = TARGET_ACCURACY,
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
     """Write ``runs.html``, ``runs.csv`` and the pictures on finished runs into the folder ``out``."""
     if not directories:
         raise UserError("report: no run directories; give at least one")
-    check_target(target_accuracy)
     runs = load_runs(directories)
-    rows = []
-    for run in runs:
-        for predictor in run.predictors:
-            costs = {moment: run.reach(target_accuracy, moment, predictor) for moment in MOMENTS}
-            rows.append(Row(", ".join(filter(None, (run.label, predictor))), run, predictor, costs))
+    rows = [Row(", ".join(filter(None, (run.label, name))), run, name) for run in runs for name in run.predictors]
     each = [settings(run.config, run.summary.images) for run in runs]
     names = list(dict.fromkeys(name for item in each for name in item))
     shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
@@ -66,29 +59,22 @@ def write_runs_report(
         "by_scalars": by_scalars,
         "shared": shared,
         "unlike": [name for name in TEST_IMAGES if name in names and name not in shared],
-        "target": target_accuracy,
         "attacks": attacks,
         "left_out": left_out,
         "moments": MOMENTS,
         "unsampled": [
-            f"{run.label}: {run.summary.unsampled.words(run.config.clients)}."
+            f"{run.label}: {unsampled_words(run.summary.unsampled, run.config.clients)}."
             for run in runs
-            if run.summary.unsampled is not None
+            if run.summary.unsampled
         ],
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
     files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
-    files["runs.csv"] = table_text("runs.csv", [_item(row, target_accuracy) for row in rows])
+    files["runs.csv"] = table_text("runs.csv", map(_item, rows))
     pages = environment(autoescape=True, filters={"source": lambda svg: image_source(svg.encode())})
     files[PAGE] = pages.get_template(f"{PAGE}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
-
-
-def check_target(target_accuracy: float) -> None:
-    """Check a target accuracy, in (0, 1]."""
-    if not 0 < target_accuracy <= 1:
-        raise UserError(f"target_accuracy={shown(target_accuracy)}: expected above 0 and at most 1")
 
 
 def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
@@ -122,13 +108,13 @@ def _by_scalars(runs: Sequence[RunRecord]) -> Picture:
     )
 
 
-def _item(row: Row, target: float) -> dict[str, Any]:
+def _item(row: Row) -> dict[str, Any]:
     """Return the sources of a row of ``runs.csv``."""
     run, kinds = row.run, [(count, unit) for count in COUNTS for unit in UNITS]
     item: dict[str, Any] = {"run": run, "directory": run.directory.path.name, "predictor": row.predictor or "own"}
-    item |= {"partition": settings(run.config)["partition"], "target": target}
+    item |= {"partition": settings(run.config)["partition"]}
     item["per_round"] = {" ".join(kind): float(run.traffic[kind].sum() / run.config.rounds) for kind in kinds}
-    for moment, cost in row.costs.items():
+    for moment in MOMENTS:
         reached = run.at(moment, row.predictor)
         best = int(reached.pooled.argmax())
         item[moment] = {
@@ -137,6 +123,5 @@ def _item(row: Row, target: float) -> dict[str, Any]:
             "best_round": int(run.rounds[best]),
             "mean": float(reached.mean[-1]),
             "sd": float(reached.spread[-1]),
-            "cost": cost and {"round": cost.round, "sent": {" ".join(kind): cost.sent[kind] for kind in kinds}},
         }
     return item

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, place_of, record_of, upload_key
+from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, record_of, upload_key
 from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
@@ -46,8 +46,6 @@ ASSUMED: Final[dict[Threat, str]] = {
 
 LABELS_KNOWN: Final = "the server also knows the labels of the batches, as papers assume"
 """The same of papers on trained weights."""
-
-_STAGES: Final = ("early", "middle", "converged")
 
 
 class Mark(NamedTuple):
@@ -92,7 +90,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """An upload of a page, or one after several amounts of local work or at several stages of training."""
+    """An upload of a page, or one after several amounts of local work."""
 
     name: str  # what it is called beside the others
     head: tuple[str, ...]  # what it is, part by part
@@ -144,8 +142,8 @@ class Subject:
     def facts(self) -> tuple[str, ...]:
         """Accuracy and traffic as far as they are recorded, mean over seeds, of the last setting."""
         abouts = [about_of(result) for result in self.results.values()]
-        last = place_of(max(abouts, key=_order))  # of settings of local work, the client's own training
-        abouts = [about for about in abouts if place_of(about) == last]
+        last = upload_key(max(abouts, key=_order))  # of settings of local work, the client's own training
+        abouts = [about for about in abouts if upload_key(about) == last]
         runs = list({about.run_seed: about for about in abouts if isinstance(about, About)}.values())
         reached = [about.run_accuracy["after_training"].pooled for about in runs if about.run_accuracy]
         reached = reached or [about.accuracy for about in abouts if about.accuracy is not None][:1]
@@ -181,7 +179,7 @@ class Subject:
         return {
             key: result
             for key, result in self.results.items()
-            if place_of(about_of(result)) == answer.upload
+            if upload_key(about_of(result)) == answer.upload
             and record_of(result).title == answer.attack
             and endpoint_of(record_of(result)) == answer.endpoint
             and threat_of(record_of(result)) == answer.threat
@@ -219,26 +217,19 @@ def subjects(results: Mapping[Any, Result], answers: Sequence[Answer] | None = N
     for about, label, group in zip(firsts, point_labels(firsts), series.values(), strict=True):
         places: dict[str, Provenance] = {}
         for result in group.values():
-            places.setdefault(place_of(about_of(result)), about_of(result))
+            places.setdefault(upload_key(about_of(result)), about_of(result))
         ordered = sorted(places, key=lambda place: _order(places[place]))
-        settings = {
-            _called(places[place]) if len(ordered) > 1 else "": tuple(a for a in answers if a.upload == place)
-            for place in ordered
-        }
+        labels = {place: (places[place].reach_label or "all") if len(ordered) > 1 else "" for place in ordered}
+        settings = {title: tuple(a for a in answers if a.upload == place) for place, title in labels.items()}
         name = f"{label}, {about.dataset}" if several else label
         made.append(Subject(name, _head(about, alone=len(ordered) == 1), about, settings, group))
     return tuple(made)
 
 
-def _called(about: Provenance) -> str:
-    return ", ".join(filter(None, (about.reach_label, about.stage_name))) or "all"
-
-
-def _order(about: Provenance) -> tuple[bool, int, int, int]:
-    """Return a key by which settings are put in order: a client's own training last, then by images, steps and stage."""
-    stage = _STAGES.index(about.stage_name) if about.stage_name in _STAGES else 0
+def _order(about: Provenance) -> tuple[bool, int, int]:
+    """Return a key by which settings are put in order: a client's own training last, then by images and steps."""
     reach = about.reach
-    return (False, 0, 0, stage) if reach is None else (reach.setting == "epoch", reach.images, reach.steps, stage)
+    return (False, 0, 0) if reach is None else (reach.setting == "epoch", reach.images, reach.steps)
 
 
 def _head(about: Provenance, *, alone: bool) -> tuple[str, ...]:
@@ -246,7 +237,7 @@ def _head(about: Provenance, *, alone: bool) -> tuple[str, ...]:
     parts = [upload_title(about), f"{about.target} uploads", about.dataset]
     if run is not None:
         parts += [f"{run.clients} clients", f"{run.rounds} round{'' if run.rounds == 1 else 's'}"]
-    parts += [local_work(run), about.stage_name] if alone else []
+    parts += [local_work(run)] if alone else []
     return tuple(filter(None, parts))
 
 

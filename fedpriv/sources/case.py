@@ -58,9 +58,7 @@ def build_case(
     if isinstance(attack, Attack) and attack.unit == "class":
         targets = _choose_classes([_classes(source, observations, o, card) for o in newest.values()], n_targets, seed)
     else:
-        every = list_targets([*newest.values()], source.kind)
-        allowed = attack.select(observations, every) if isinstance(attack, Attack) else every
-        targets = _choose_targets(source, [*newest.values()], set(allowed), n_targets, seed)
+        targets = _choose_targets(source, [*newest.values()], n_targets, seed)
     knowledge = _knowledge(
         source,
         source.settled(card),
@@ -96,10 +94,8 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
 # ---------------------------------------------------------------- targets
 
 
-def _choose_targets(
-    source: Source, newest: Sequence[Observation], allowed: set[TargetId], number: int, seed: int
-) -> list[TargetId]:
-    """Draw targets by seed among those that are allowed, the same number from every client as far as it goes.
+def _choose_targets(source: Source, newest: Sequence[Observation], number: int, seed: int) -> list[TargetId]:
+    """Draw targets by seed, the same number from every client as far as it goes.
 
     A client's means of one image and of several come in turns, so that there are enough of both.
     """
@@ -107,7 +103,7 @@ def _choose_targets(
     queues: list[list[TargetId]] = []
     for observation in newest:
         every = list_targets([observation], source.kind)
-        queue = [target for target in (every[i] for i in rng.permutation(len(every))) if target in allowed]
+        queue = [every[i] for i in rng.permutation(len(every))]
         alone: list[TargetId] = []
         if source.kind in CLASS_MEANS:
             labels = source.private(observation.client).labels

@@ -63,11 +63,13 @@ def read_uploads(
     *,
     numbers: Sequence[int] = (),
     summed: bool = False,
+    per_image: bool = False,
 ) -> ExternalSource:
     """Check everything that is handed in and return it as a source.
 
     Arguments are those of :func:`fedpriv.attack_uploads`; ``numbers`` are the rounds' own, ascending (default 1, 2, ...);
-    ``summed`` says that every upload is the sum over a round's clients.
+    ``summed`` says that every upload is the sum over a round's clients, ``per_image`` that there is one client, and
+    its images are the units of intervals.
     """
     device = pick_device(settings.get("device", "auto"))
     rounds = _by_round(uploads, target)
@@ -128,6 +130,7 @@ def read_uploads(
         total_rounds=len(rounds),
         model=model,
         summed=summed,
+        per_image=per_image,
         seen=tuple(seen),
         images=current,
         auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),
@@ -282,7 +285,7 @@ def _private_images(
             sent = next((payload for payload in upload if payload.computed_from == "image"), None)
             labels = None if sent is None else sent.said("classes")
         where = _of("labels", client, classes)
-        result[client] = samples(_of("images", client, classes), current, labels, shape, where)
+        result[client] = samples(_of("images", client, classes), current, labels, shape, where, pictures.values())
         shape = result[client].images.shape[1:]
     return result
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import index
 from typing import Any, Final
@@ -59,8 +60,11 @@ def labelled(name: str, given: Any, labels: Any, where: str) -> tuple[Any, Any]:
     return [image for image, _ in pairs], classes
 
 
-def unit_images(name: str, given: Any, shape: Sequence[int] | None = None) -> Tensor:
-    """Return images on the CPU as float32 ``(n, c, h, w)`` in [0, 1]; bytes are divided by 255."""
+def unit_images(name: str, given: Any, shape: Sequence[int] | None = None, everyone: Iterable[Any] = ()) -> Tensor:
+    """Return images on the CPU as float32 ``(n, c, h, w)`` in [0, 1]; bytes are divided by 255.
+
+    A refusal goes by the range of ``everyone``'s images, these and all other clients'.
+    """
     if not isinstance(given, (Tensor, np.ndarray, list, tuple)):
         raise UserError(f"{name}: expected images (n, c, h, w) or a data set of pairs, got {type(given).__name__}")
     values = check_plain(name, as_tensor(name, given)).detach().cpu()
@@ -75,13 +79,14 @@ def unit_images(name: str, given: Any, shape: Sequence[int] | None = None) -> Te
     if values.is_complex():
         raise UserError(f"{name}: expected floats in [0, 1], got {values.dtype}")
     if values.dtype != torch.uint8 and not values.is_floating_point():
-        _refuse_whole(name, values)
+        _refuse_whole(name, values.dtype, *_extent([values, *everyone]))
     result = as_unit(values).to(torch.float32)
     if not bool(result.isfinite().all()):
         raise UserError(f"{name}: holds NaN or infinity; expected values in [0, 1]")
     low, high = float(result.min()), float(result.max())
     if low < 0 or high > 1:
         advice = "before any normalisation, which normalise=(mean, std) is told of"
+        low, high = _extent([values, *everyone])
         if low >= 0:
             advice = f"divide by {next((depth for depth in DEPTHS[1:] if high <= depth), 'the largest value')}"
         raise UserError(f"{name}: values from {low:.3g} to {high:.3g}; expected [0, 1]: {advice}")
@@ -90,22 +95,32 @@ def unit_images(name: str, given: Any, shape: Sequence[int] | None = None) -> Te
     return result
 
 
-def _refuse_whole(name: str, values: Tensor) -> None:
+def _extent(images: Iterable[Any]) -> tuple[float, float]:
+    """Return the least and the largest value of several clients' images; those that are no numbers are passed over."""
+    ends: list[float] = []
+    for given in images:
+        with contextlib.suppress(UserError):
+            values = as_tensor("images", given).detach().double()
+            ends += [float(values.min()), float(values.max())] if values.numel() else []
+    return min(ends), max(ends)
+
+
+def _refuse_whole(name: str, kind: torch.dtype, low: float, high: float) -> None:
     """Refuse whole numbers of a type that does not say where white is, by what their range says."""
-    whole = values.long()
-    low, high = int(whole.min()), int(whole.max())
     depth = next((depth for depth in DEPTHS if high - min(low, 0) <= depth), high - low)
-    what = f"{values.dtype} of values {low} to {high}"
-    shifted = f"add {-low} and divide by {depth}" if low < 0 else f"divide by {depth}"
+    what = f"{kind} of values {low:.0f} to {high:.0f}"
+    shifted = f"add {-low:.0f} and divide by {depth:.0f}" if low < 0 else f"divide by {depth:.0f}"
     raise UserError(
         f"{name}: got {what}; expected floats in [0, 1]: {shifted} (or by the largest value of your format)"
     )
 
 
-def samples(name: str, given: Any, labels: Any, shape: Sequence[int] | None, where: str) -> Samples:
-    """Return images with their classes; ``where`` names the latter."""
+def samples(
+    name: str, given: Any, labels: Any, shape: Sequence[int] | None, where: str, everyone: Iterable[Any] = ()
+) -> Samples:
+    """Return images with their classes; ``where`` names the latter; ``everyone`` as of :func:`unit_images`."""
     images, classes = labelled(name, given, labels, where)
-    checked = unit_images(name, images, shape)
+    checked = unit_images(name, images, shape, everyone)
     if classes is None:
         raise UserError(f"{where}: missing; expected the class of each image of {name}")
     return Samples(checked, check_labels(where, classes, len(checked)))

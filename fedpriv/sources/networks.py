@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -46,6 +47,10 @@ _RATES: Final = {"MultiheadAttention": "dropout", "RNN": "dropout", "StochasticD
 
 _PREFIX: Final = "module."
 """Of names of parameters within DataParallel."""
+
+
+# Of layers that torch computes one candidate after the other (LSTM): slower, and as right.
+warnings.filterwarnings("ignore", "There is a performance drop", UserWarning, r"fedpriv\.|torch\.")
 
 
 class _Formulas(TorchFunctionMode):

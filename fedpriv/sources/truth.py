@@ -154,14 +154,12 @@ def divide(labels: Tensor, *parts: int | str) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Truth:
-    """The private images behind one target, images that it had nothing to do with, and guesses made without it.
+    """The private images behind one target, and images that it had nothing to do with.
 
     Attributes:
         members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
             images of the class for a prototype, all the client's images for an entangled representation, the n images
             of the batch for a gradient. Private.
-        nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the images whose representations are nearest to the
-            uploaded vector, the nearest first; None where the upload holds no vector, or no extractor is granted.
     """
 
     members: Tensor
@@ -169,8 +167,6 @@ class Truth:
     labels: Tensor  # ``(m,)`` int64 classes of the members. Private
     pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
     feature: Tensor | None = None  # ``(d,)`` the true representation that linear algebra tries to recover
-    nearest: Tensor | None = None
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # guesses ``(d,)`` at ``feature`` by name
 
     def __post_init__(self) -> None:
         refuse_no_images("truth.members", self.members, self.labels)

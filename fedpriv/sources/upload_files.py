@@ -125,9 +125,13 @@ def read_tensors(path: Path) -> Tensors:
     except pickle.UnpicklingError as error:
         raise UserError(f"{path}: holds more than tensors, and code in a file is not run; {CONVERT}") from error
     except Exception as error:  # a damaged file fails in any way
-        raise UserError(f"{path}: not readable as {path.suffix[1:]} ({first_line(error)}); {CONVERT}") from error
-    if not isinstance(values, Mapping) or not values or not all(isinstance(name, str) for name in values):
-        raise UserError(f"{path}: holds {type(values).__name__}; expected tensors by name; {CONVERT}")
+        raise UserError(
+            f"{path}: not readable as {path.suffix[1:]} ({first_line(error).partition('. ')[0]}); {CONVERT}"
+        ) from error
+    inner = [*values.items()] if isinstance(values, Mapping) else []
+    wrong = [value for name, value in inner if not isinstance(name, str) or not isinstance(value, (Tensor, np.ndarray))]
+    if wrong or not inner:
+        raise UserError(f"{path}: holds {type([*wrong, values][0]).__name__}; expected tensors by name; {CONVERT}")
     whole = all(name.startswith(PREFIX) for name in values)
     return {name.removeprefix(PREFIX * whole): as_tensor(f"{path}: {name}", value) for name, value in values.items()}
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from fedpriv.attacks import attacks_for, is_attacked, targets_of
 from fedpriv.attacks.contract import Attack
-from fedpriv.datasets import DATASETS
-from fedpriv.datasets.types import Samples
 from fedpriv.defenses import build_defenses
-from fedpriv.federation.defense import DefensePipeline, defense_facts
-from fedpriv.federation.method import ClientSetup
-from fedpriv.federation.prepared import check_plan, protection_plan
+from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.methods import METHODS
-from fedpriv.models import default_width, family
-from fedpriv.models.split import Blueprint
 from fedpriv.pipeline import plan as planning
 from fedpriv.pipeline.plan import AttackPlan
 from fedpriv.reports.run_records import ALONE, same_clients
@@ -39,15 +31,12 @@ from fedpriv.study.grid import (
 )
 from fedpriv.study.settings import attacker_by_default, run_config
 from fedpriv.study.written import Misplaced, at, read_from, wrong
-from fedpriv.util.compute import Numerics
-from fedpriv.util.config import parse, plain
+from fedpriv.util.config import plain
 
 MOST_LETTERS = 90  # of a label in the name of a folder, which holds two labels and may not have more than 255
 
 _STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
 """Settings that say what is stored of a run or measured, and nothing of its clients."""
-
-_SIDE, _IMAGES = 32, 100  # pixels a side, and images of a client, where data is not looked at
 
 
 @dataclass(frozen=True)
@@ -93,18 +82,11 @@ class Execution:
     patience: float = 0.0
 
 
-Sent = Callable[[RunConfig], tuple[str, ...]]
-"""Run -> kinds of payload that leave its clients, behind their defenses; refuses a run that cannot be trained."""
-
-
-def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """Return a study's cells, in order, and a line for everything that was chosen or left out.
 
-    Data is loaded and divided and every network is built, so that whatever cannot run is refused here; in a ``sketch`` the
-    configuration alone is looked at.
+    Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
     """
-    cpu, download = torch.device("cpu"), execution.download
-    sent: Sent = _sketched if sketch else lambda config: prepare(config, cpu, download=download).uploads
     seeds, cells = study.settings["seeds"], list[Cell]()
     runs, divided, used = dict[str, str](), set[tuple[str, int]](), set[str]()
     notes, misfits = dict.fromkeys(study.notes), list[Misplaced]()
@@ -112,14 +94,14 @@ def lay_out(study: Study, execution: Execution, *, sketch: bool = False) -> tupl
         for method in (*study.methods, *(_alone(study) if study.settings["local"] else ())):
             kinds: tuple[str, ...] = ()
             with at(method.keys, method.place_of):
-                for seed in seeds[: 1 if sketch else None]:
+                for seed in seeds:
                     config = config_of(study, method, UNDEFENDED, seed)
                     if seed == seeds[0] or (same_clients(config), seed) not in divided:
-                        kinds = sent(config)
+                        kinds = _sent(config, execution)
                     divided.add((same_clients(config), seed))
             for defense in study.defenses if method.name != ALONE else (UNDEFENDED,):
                 try:
-                    target, entries, refusals = _attacked(study, method, defense, kinds, sent)
+                    target, entries, refusals = _attacked(study, method, defense, kinds, execution)
                 except Misplaced as error:
                     if not defense.choices:
                         raise
@@ -185,28 +167,13 @@ def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: in
     return replace(config, options=method.options, defenses=defense.choices)
 
 
-def _sketched(config: RunConfig) -> tuple[str, ...]:
-    """Return the kinds of payload that a run sends, by images of a usual size, and as many a client as usual."""
-    DATASETS.load(config.dataset)
-    method, pipeline = METHODS.load(config.method), DefensePipeline(build_defenses(config.defenses))
-    options: Any = parse(method.options, config.options, f"options of {method.name}")
-    shape = (3, config.image_size or _SIDE, config.image_size or _SIDE)
-    width, images = (
-        config.width or default_width(config.models, shape),
-        Samples(torch.empty(_IMAGES, 0), torch.zeros(_IMAGES)),
-    )
-    made: list[Any] = [Blueprint(name, shape, 10, width, config.mapping) for name in family(config.models)]
-    made = [pipeline.blueprint(made[k % len(made)]) for k in range(config.clients)]
-    whole: Any = {"model": None, "train": images, "training": config.training, "options": options, "scratch": None}
-    setups = tuple(ClientSetup(client=k, blueprint=blueprint, **whole) for k, blueprint in enumerate(made))
-    check_plan(method, setups, options, has_public=config.public > 0)
-    plan = protection_plan(config, method, setups)
-    pipeline.check(plan)
-    return pipeline.after(plan).uploads
+def _sent(config: RunConfig, execution: Execution) -> tuple[str, ...]:
+    """Return the kinds of payload that leave a run's clients; refuse a run that cannot be trained."""
+    return prepare(config, torch.device("cpu"), download=execution.download).uploads
 
 
 def _attacked(
-    study: Study, method: MethodEntry, defense: DefenseEntry, kinds: tuple[str, ...], sent: Sent
+    study: Study, method: MethodEntry, defense: DefenseEntry, kinds: tuple[str, ...], execution: Execution
 ) -> tuple[str | None, tuple[AttackEntry, ...], Sequence[str]]:
     """Return the kind of upload of a method under a defense, the attacks on it, and a line for each that is left out.
 
@@ -215,7 +182,7 @@ def _attacked(
     config = config_of(study, method, defense, study.settings["seeds"][0])
     if defense.choices:
         with at(defense.keys):
-            kinds = sent(config)
+            kinds = _sent(config, execution)
     if method.name == ALONE or study.attacks == ():
         return None, (), ()
     target = _target(method, defense, kinds)
@@ -294,5 +261,4 @@ def _plan(study: Study, entry: AttackEntry, target: str, seed: int, execution: E
         seed=seed,
         device=execution.device,
         download=execution.download,
-        numerics=Numerics(settings["precision"]),
     )

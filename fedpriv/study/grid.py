@@ -86,7 +86,7 @@ class Study:
     defenses: tuple[DefenseEntry, ...]
     attacks: tuple[AttackEntry, ...] | None  # none where methods are trained only; None for all that fit
     card: ThreatModel
-    settings: Mapping[str, Any]  # seeds, targets, iterations, control, local, redact, precision, rounds_seen
+    settings: Mapping[str, Any]  # seeds, targets, iterations, control, local, redact, rounds_seen
     source: str = field(compare=False)
     written: Mapping[str, Any] = field(compare=False)
     notes: tuple[str, ...] = field(compare=False)  # on what was chosen for the study

@@ -26,7 +26,7 @@ from fedpriv.study.folder import Shard
 from fedpriv.study.grid import Study
 from fedpriv.study.saving import Scratch, Tabular
 from fedpriv.util import files, folders
-from fedpriv.util.compute import pick_device, read_numerics
+from fedpriv.util.compute import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import duration
 from fedpriv.util.parallel import SILENT, Listener, Pool, Relay, WorkerKilled
@@ -101,7 +101,7 @@ def run_study(
 
     Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
     """
-    read_numerics(study.settings["precision"], pick_device(execution.device))
+    pick_device(execution.device)  # refuses one that is not there
     cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(note)

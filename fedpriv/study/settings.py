@@ -75,7 +75,6 @@ class SuiteSettings(Circumstances, total=False):
     control: bool  # also attack shuffled uploads, the negative control (default True)
     chunk_rows: int | None  # rows (targets x restarts) at a time; bounds memory
     device: str  # ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``
-    precision: str  # of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md)
     redact: str | None  # ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md),
     # or ``none`` (default, but for runs of another framework: ``omit``)
 

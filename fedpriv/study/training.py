@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.federation.prepared import Federation
-from fedpriv.federation.rounds import ClientJob, ClientResult, Engine, run, unsampled_facts
+from fedpriv.federation.rounds import ClientJob, ClientResult, Engine, run
 from fedpriv.federation.run_directory import EngineChoice, RunConfig, RunDirectory
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.federation.summary import RunSummary
+from fedpriv.federation.summary import RunSummary, unsampled_words
 from fedpriv.sources.run import prepare
 from fedpriv.util import folders
 from fedpriv.util.compute import pick_device
@@ -52,17 +52,12 @@ def train_run(
             return directory.summary
         if federation.data.dataset.brought:
             listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
-        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients)
-        if absent is not None:
-            listener.warn(absent.words(config.clients))
+        if absent := federation.unsampled(config.rounds):
+            listener.warn(unsampled_words(absent, config.clients))
         listener.resumable()
         with opened(federation, workers, listener) as clients, listener.progress(f"training {config.method}") as report:
             run(federation, directory, clients, report)
-    summary = directory.summary
-    if summary.failures:
-        times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
-        listener.warn(f"{times} left its round (see failures in metrics.jsonl)")
-    return summary
+    return directory.summary
 
 
 def _checked_device(choice: EngineChoice, device: str, workers: int | str) -> str:

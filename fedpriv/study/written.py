@@ -19,7 +19,6 @@ from fedpriv.attacks import ATTACKS
 from fedpriv.datasets.partition import MAX_SEED
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
-from fedpriv.util.compute import Precision
 from fedpriv.util.config import mapping
 from fedpriv.util.errors import UserError, shown, unknown_name
 from fedpriv.util.foreign import inline_value, inline_values
@@ -148,7 +147,6 @@ class WrittenStudy(BaseModel):
     control: _Flag = True
     local: _Flag = True
     redact: Literal["none", "blur", "omit"] = "none"
-    precision: Precision = "float32"
     rounds_seen: _Number | None = None
     axes: dict[str, list[Any]] = {}
 

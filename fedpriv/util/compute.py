@@ -1,18 +1,19 @@
-"""Where and how tensors are computed: the device, the arithmetic of a search, and the memory that is free."""
+"""Where and how tensors are computed: the device, its arithmetic, and the memory that is free."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError
 from fedpriv.util.escape import one_line
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def pick_device(name: str) -> torch.device:
     import torch
 
     torch.set_num_threads(1)
+    _keep_freed_memory()
     available = torch.cuda.is_available()
     if name == "auto":
         name = "cuda" if available else "cpu"
@@ -54,64 +56,39 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-Precision = Literal["float32", "tf32", "bfloat16"]
-"""float32 everywhere; products in TF32, which GPUs since Ampere have (10 bits of mantissa); or automatic mixed precision in
-bfloat16 (7 bits). What a search found is judged in float32 in any case."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt, in malloc.h
 
 
-@dataclass(frozen=True)
-class Numerics:
-    """The arithmetic of searches by Adam (``dip``, ``pixels``, ...); other attacks compute in float32."""
+@cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep up to 1 GiB that is freed, and serve blocks below 32 MiB from it; do nothing under another library.
 
-    precision: Precision = "float32"  # of the searches
-    recorded: bool = True  # steps are replayed on a GPU, where that changes no bit
-
-    def searching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
-        """Compute an objective and its derivatives as a search does, within the block."""
-        import torch
-
-        coarse = self.precision == "bfloat16"
-        return torch.autocast(device.type, torch.bfloat16) if coarse else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def products(self, device: torch.device) -> Iterator[None]:
-        """Set the arithmetic of products and convolutions on a GPU within the block: TF32 where asked, else float32.
-
-        Convolutions add in a fixed order, so that a search repeats itself.
-        """
-        import torch
-
-        if device.type != "cuda":
-            yield
-            return
-        convolutions, coarse = torch.backends.cudnn, self.precision == "tf32"
-        before = torch.get_float32_matmul_precision(), convolutions.allow_tf32, convolutions.deterministic
-        torch.set_float32_matmul_precision("high" if coarse else "highest")
-        convolutions.allow_tf32, convolutions.deterministic = coarse, True
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before[0])
-            convolutions.allow_tf32, convolutions.deterministic = before[1:]
+    A search takes and frees the same memory at every step. Handed back to the system, each of its pages is cleared anew,
+    which can take twice the time of the search.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for parameter, value in ((_TRIM_THRESHOLD, 1 << 30), (_MMAP_THRESHOLD, 32 << 20)):
+            library.mallopt(parameter, value)
 
 
-FLOAT32 = Numerics()
-
-
-def read_numerics(precision: str, device: torch.device) -> Numerics:
-    """Return the arithmetic of a precision."""
+@contextlib.contextmanager
+def full_float32(device: torch.device) -> Iterator[None]:
+    """Compute products and convolutions on a GPU in float32 within the block, and so that a search repeats itself."""
     import torch
 
-    where, gpu = f"precision={shown(precision)}", device.type == "cuda"
-    if precision not in get_args(Precision):
-        raise UserError(f"{where}: expected one of {', '.join(get_args(Precision))}")
-    if precision == "tf32" and not gpu:
-        raise UserError(f"{where}: only GPUs have TF32, and this computes on {device}; use float32 or bfloat16")
-    if precision == "tf32" and torch.cuda.get_device_capability(device) < (8, 0):
-        raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no TF32; use float32")
-    if precision == "bfloat16" and gpu and not torch.cuda.is_bf16_supported():
-        raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
-    return Numerics(precision)  # type: ignore[arg-type]
+    if device.type != "cuda":
+        yield
+        return
+    convolutions = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), convolutions.allow_tf32, convolutions.deterministic
+    torch.set_float32_matmul_precision("highest")
+    convolutions.allow_tf32, convolutions.deterministic = False, True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        convolutions.allow_tf32, convolutions.deterministic = before[1:]
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

@@ -17,10 +17,8 @@ from fedpriv.attacks.features.posterior import (
     infer,
     infer_hidden,
     shape_of_head,
-    stand_out,
 )
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
-from fedpriv.eval.vectors import identify_directions
 from fedpriv.uploads.payloads import Classifier, Entangled
 
 WIDTH, N_CLASSES, SOME, ROUNDS = 48, 8, 6, 30
@@ -53,10 +51,6 @@ def made(seed, rounds=20, drift=0.0, common=0.0, fixed=False, aligned=0.5):
 
 def error(found, truth):
     return float(((found.double() - truth).norm(dim=1) / truth.norm(dim=1)).median())
-
-
-def straight(found, truth, *, centred=True):
-    return sum(identify_directions(found, truth, [0] * len(truth), centred=centred)) / len(truth)
 
 
 def headed(uploads, rows):
@@ -102,19 +96,6 @@ def test_one_round_without_a_common_part_by_formula(seed, n_classes):
     expect_close(found[:, 0], weights / (weights @ weights), rtol=1e-7, atol=1e-7)
 
 
-def test_directions_by_hand():
-    # Apart from the mean (3, 0) and (-3, 0); nothing was expected, so that S = 9 in one direction of two, S_mean = 9, and
-    # what lies along it counts 1 / (1 + 2 / 10).
-    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64))
-    expect_close(found, torch.tensor([[3.0, 0.0], [-3.0, 0.0]], dtype=torch.float64) / 1.2)
-    # Where training leads elsewhere, both directions count alike; what training was expected to do is no shared spread.
-    turned = torch.tensor([[0.0, 5.0], [0.0, -5.0]], dtype=torch.float64)
-    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned))
-    expect_close(found, torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
-    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned), weight=2.5)
-    expect_close(found, torch.tensor([[1.0, 2.5], [-1.0, -2.5]], dtype=torch.float64))
-
-
 @pytest.mark.parametrize(("drift", "common"), [(0.02, 0.3), (0.2, 1.0)])
 def test_positive_control_common_drift_and_head_leave_least_squares_behind(drift, common):
     """Common drift is what extractors do most: to least squares over all rounds it drowns what is asked for."""
@@ -125,23 +106,19 @@ def test_positive_control_common_drift_and_head_leave_least_squares_behind(drift
         errors["posterior"] += error(found.prototypes, truth)
         errors["without head"] += error(infer(uploads).prototypes, truth)
         errors["least squares"] += error(torch.linalg.pinv(uploads.weights) @ uploads.features, truth)
-        assert straight(found.directions, truth) == 1
     assert errors["posterior"] < errors["without head"] < errors["least squares"]
     assert errors["posterior"] < 0.8 * errors["least squares"]
 
 
-def test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head():
-    own, swapped, head = [], [], []
+def test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing():
+    own, swapped = 0.0, 0.0
     for seed in range(5):
         uploads, truth, rows = made(seed, aligned=0.1)
         other, _, _ = made(100 + seed, aligned=0.1)
         mixed = replace(uploads, features=other.features)
-        own.append(straight(infer(uploads, (headed(uploads, rows),)).directions, truth))
-        swapped.append(straight(infer(mixed, (headed(mixed, rows),)).directions, truth))
-        head.append(straight(rows, truth, centred=False))
-    assert sum(own) == len(own)
-    assert sum(swapped) <= sum(head)
-    assert sum(head) < 0.9 * sum(own)
+        own += error(infer(uploads, (headed(uploads, rows),)).prototypes, truth)
+        swapped += error(infer(mixed, (headed(mixed, rows),)).prototypes, truth)
+    assert swapped > 3 * own
 
 
 def test_the_distance_that_it_expects_is_the_one_that_it_has():
@@ -160,7 +137,7 @@ def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
     for features in (uploads.features, torch.zeros_like(uploads.features)):
         seen = replace(uploads, features=features)
         found = infer(seen, (headed(seen, rows),))
-        assert all(bool(value.isfinite().all()) for value in (found.prototypes, found.distance, found.directions))
+        assert all(bool(value.isfinite().all()) for value in (found.prototypes, found.distance))
     from_zero = replace(uploads, rounds=torch.arange(rounds))
     assert bool(infer(from_zero).prototypes.isfinite().all())
 
@@ -235,7 +212,6 @@ def test_the_attack_hands_over_what_it_expects():
     sent = replace(uploads, features=uploads.features.float().double(), weights=uploads.weights.float().double())
     direct = infer(sent, (headed(sent, rows.float().double()),))
     expect_close(found.features, direct.prototypes, rtol=1e-3, atol=1e-3)
-    assert straight(found.directions, truth) == 1
     near = torch.zeros(N_CLASSES, 1, 8, 8).flatten(1)
     near[:, :WIDTH] = (truth + 1).float()
     granted = replace(knowledge, public_images=near.view(-1, 1, 8, 8), public_labels=torch.arange(N_CLASSES))

@@ -119,6 +119,7 @@ def test_what_is_wrong_with_a_client_names_its_file(clients, capsys):
         torch.save(values, "uploads/client1.pt")
         assert expected in refused(capsys, *ONE, "--lr", "0.1")
     torch.save(network().state_dict(), "uploads/other.pt")
-    assert "client1" in refused(capsys, *ONE, "--lr", "0.1")
+    torch.save({"model": changed}, "uploads/client1.pt")
+    assert "client1.pt: holds OrderedDict; expected" in refused(capsys, *ONE, "--lr", "0.1")
     torch.save(clients["uploads"][1].after, "uploads/client1.pt")
     assert "images: no file other.safetensors" in refused(capsys, *ONE, "--lr", "0.1")

@@ -1,9 +1,13 @@
 """Wrong use, one table: one line that says what would be right, exit code 2, and nothing made or changed."""
 
+import errno
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from command_line import call, refused
+from federations import DIGITS
 
 from fedpriv.cli.main import run
 
@@ -65,8 +69,6 @@ CASES = [
     ("score x --redact hide", "hide"),
     ("report nowhere", "no such folder"),
     (f"{REPORT} empty", "empty: holds neither an attack result (about.json) nor a run (config.json)"),
-    (f"{REPORT} result/pixels --target-accuracy 0.5", "target_accuracy: applies to runs"),
-    (f"{REPORT} run --target-accuracy 2", "target_accuracy=2.0: expected above 0 and at most 1"),
     ("reproduce fedre-table-22 --out r", "unknown claim 'fedre-table-22'"),
     ("reproduce none.toml --out r", "a claim in TOML"),
     ("reproduce fedre-table-2 --scale big --out r", "unknown scale 'big'"),
@@ -96,6 +98,33 @@ def test_wrong_use_is_answered_in_one_line(made, monkeypatch, capsys):
         if not right or complaint not in " ".join(err.split()) or sorted(made.iterdir()) != before:
             wrong.append((command, complaint, code, out, err))
     assert wrong == []
+
+
+def test_a_full_disk_is_named_with_the_way_on(tmp_path, monkeypatch, capsys):
+    def full(path, content, write=Path.write_bytes):
+        if path.name == "client-001.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        code, _, err = call(
+            capsys,
+            "train",
+            "--method",
+            "fedgh",
+            *DIGITS,
+            "--rounds",
+            "2",
+            "--models",
+            "small-mlp",
+            "--out",
+            tmp_path / "run",
+        )
+    assert (code, err.count("\n")) == (1, 1)
+    assert re.search(
+        r"failed: \S+/client-001\.safetensors: No space left on device; go on with: fedpriv train --resume", err
+    )
 
 
 def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):

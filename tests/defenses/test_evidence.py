@@ -73,4 +73,4 @@ def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
         "entangled.feature",
         "entangled.label_encoding",
     }
-    assert directory.summary.communication.paper.upload_scalars_per_round == 4 * 128
+    assert directory.summary.communication.paper.upload_scalars == 4 * 4 * 128

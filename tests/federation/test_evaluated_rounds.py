@@ -3,7 +3,6 @@
 import pytest
 from federations import small, train_small
 
-from fedpriv.federation.summary import Unsampled
 from fedpriv.reports.runs_report import write_runs_report
 
 
@@ -27,7 +26,7 @@ def test_what_is_evaluated_is_as_if_every_round_were(tmp_path, method):
         lines = [line for line in always.rounds() if line.round in (3, 5)]
         assert reached.best == max(line.accuracy[when].pooled for line in lines)
         assert reached.best_round in (3, 5)
-        assert reached.final == always.summary.accuracy[when].final
+        assert reached.pooled == always.summary.accuracy[when].pooled
     assert seldom.summary.rounds == 5
 
 
@@ -40,7 +39,7 @@ def test_clients_of_no_round_are_named_and_counted(tmp_path):
     absent = [tuple(sorted(set(range(5)) - sampled[0])), tuple(sorted(set(range(5)) - sampled[0] - sampled[1]))]
     assert absent[1], "the seed samples everybody: the test tests nothing"
     assert federation.unsampled(1) == absent[0]
-    assert plain.summary.unsampled == Unsampled(clients=absent[1], batch_norm=())
+    assert plain.summary.unsampled == absent[1]
     reached = plain.summary.accuracy["after_broadcast"]
     assert len(reached.clients) == 5
     assert reached.pooled == sum(right for right, _ in reached.clients) / sum(n for _, n in reached.clients)

@@ -15,7 +15,7 @@ from fedpriv.eval.intervals import clustered
 from fedpriv.eval.records import NamedClasses
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
-from fedpriv.federation.summary import Communication, ReachedAccuracy, Total, Traffic
+from fedpriv.federation.summary import Communication, ReachedAccuracy
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
 from fedpriv.reports.frontier import dominates, frontier_items, recommendation, recommended
 from fedpriv.reports.labels import upload_size
@@ -157,7 +157,7 @@ def reached(*clients):
     counts = tuple((right, 10 * place) for place, right in enumerate(clients, start=1))
     pooled = sum(clients) / sum(total for _, total in counts)
     return ReachedAccuracy(
-        **{"final": pooled, "best": pooled, "best_round": 1, "pooled": pooled, "clients": counts},
+        **{"best": pooled, "best_round": 1, "pooled": pooled, "clients": counts},
         **{"mean_over_clients": 0.5, "best_mean_over_clients": 0.5, "best_mean_round": 1},
     )
 
@@ -194,17 +194,8 @@ def sent(choices, shape=(10, 64), clients=2):
     ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
     pipeline = DefensePipeline(build_defenses([parse_choice(choice) for choice in choices]))
     wire = [row for _ in range(clients) for row in pipeline.wire_entries([matrix, ids])]
-    totals = count(wire)
-    per_round = {kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in totals.items()}
-    return upload_size(
-        but(
-            ABOUT,
-            run=RunConfig(clients=clients),
-            communication=Communication(
-                **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
-            ),
-        )
-    )
+    traffic = Communication(**plain(count(wire)))
+    return upload_size(but(ABOUT, run=RunConfig(clients=clients, rounds=1), communication=traffic))
 
 
 def test_what_is_not_encoded_counts_as_scalars():

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def two(tmp_path_factory):
 @pytest.fixture(scope="module")
 def out(two):
     """Their page, which every test here reads."""
-    write_runs_report(two, two[0].parent / "out", target_accuracy=0.9, attacks="report.html")
+    write_runs_report(two, two[0].parent / "out", attacks="report.html")
     return two[0].parent / "out"
 
 
@@ -43,25 +44,13 @@ def test_cumulative_scalars_by_hand(two):
     assert run.cumulative("full", "bytes").tolist() == [216, 432, 648]
 
 
-def test_cost_of_a_target_by_hand(two):
-    run = load_runs(two)[0]
-    reached = run.reach(0.7, "after_training")  # 28 of 40 in round 2: exactly the target counts
-    assert (reached.round, list(reached.sent.values())) == (2, [60, 240, 84, 432])
-    assert run.reach(0.2, "after_training").round == 1
-    assert run.reach(0.701, "after_training").round == 3
-    assert run.reach(0.91, "after_training") is None
-    assert run.reach(0.7, "after_broadcast") is None
-
-
 def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
-    write_runs_report(two, tmp_path / "out", target_accuracy=0.65)
+    write_runs_report(two, tmp_path / "out")
     row = told(tmp_path / "out" / "runs.csv")[0]
     figures = ("final", "best", "best_round", "mean_over_clients")
     assert [float(row[f"after_training_{name}"]) for name in figures] == pytest.approx([0.9, 0.9, 3, 0.9])
     # After the broadcast: 8, 8 and 9 of 40 pooled; (0.2 + 0.2) / 2 twice, then (0.3 + 0.2) / 2.
     assert [float(row[f"after_broadcast_{name}"]) for name in figures] == pytest.approx([0.225, 0.225, 3, 0.25])
-    assert row["after_training_rounds_to_target"] == "2"
-    assert "Cost of 65 % pooled accuracy" in (tmp_path / "out" / "runs.html").read_text()
 
 
 def test_the_page_is_whole_and_needs_nothing_from_outside(out):
@@ -72,11 +61,12 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
     assert not re.search(r"https?://|@import|url\(", text)
+    for file in resources.files("fedpriv.reports").joinpath("templates").glob("*.html.j2"):
+        assert ("<head>" in file.read_text()) == ("Content-Security-Policy" in file.read_text()), file
     links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
     assert links == {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs} | {"report.html"}
     assert "small &lt;b&gt;&amp;|x" in text
-    for part in ("differ in seed", "not reached"):
-        assert part in " ".join(page.text.split())
+    assert "differ in seed" in " ".join(page.text.split())
     for svg in out.glob("*.svg"):
         assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
 
@@ -84,9 +74,6 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
 def test_the_table_for_spreadsheets(out):
     rows = told(out / "runs.csv")
     assert [row["method"] for row in rows] == ["fedgh", "fedre"]
-    names = ("rounds_to_target", "full_scalars_to_target")
-    assert [rows[0][f"after_training_{name}"] for name in names] == ["3", "126"]
-    assert rows[0]["after_broadcast_rounds_to_target"] == ""
     found = float(rows[1]["paper_scalars_per_round"]), float(rows[1]["full_scalars_per_round"])
     assert (found, float(rows[0]["seconds"])) == ((10, 16), 12.5)
 
@@ -94,9 +81,6 @@ def test_the_table_for_spreadsheets(out):
 def test_what_cannot_be_reported_is_named(two, tmp_path):
     with pytest.raises(UserError, match="no run directories"):
         write_runs_report([], tmp_path / "out")
-    for wrong in (0, 1.5, float("nan")):
-        with pytest.raises(UserError, match=r"target_accuracy=.*: expected above 0 and at most 1"):
-            write_runs_report(two, tmp_path / "out", target_accuracy=wrong)
     with pytest.raises(UserError, match=r"unfinished run .* finish it with"):
         write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
     home = shutil.copytree(two[0], tmp_path / "a")

@@ -193,6 +193,17 @@ def test_the_update_begins_where_the_client_began(round_, trained):
         assert float((images - own.members).square().mean()) < 1e-6
 
 
+def test_three_parts_of_the_auxiliary_images_share_none_with_one_another_or_the_members(trained):
+    settings = {"auxiliary": 0.4, "per_class": 40, "clients": 3, "rounds": 2, "models": "small-mlp", "alpha": 1.0}
+    directory, federation = trained(small("fedgh", **settings))
+    source = RunSource(directory, federation, "prototype")
+    own = federation.attacker.images.flatten(1)
+    for truth in source.truths(build_case(source, CARD, n_targets=30, seed=0).targets, seed=0):
+        guesses, decoys, members = (part.flatten(1) for part in (truth.pool.guesses, truth.pool.decoys, truth.members))
+        for left, right in ((guesses, decoys), (guesses, own), (decoys, own), (members, guesses), (members, decoys)):
+            assert not (torch.cdist(left, right) < 1e-6).any()  # digits holds no image twice
+
+
 def test_different_architectures_are_refused(trained):
     directory, federation = trained(config(models="small-mlp,small-cnn", rounds=1))
     with pytest.raises(UserError, match="models of different architectures"):

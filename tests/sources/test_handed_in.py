@@ -256,6 +256,11 @@ REFUSED = {
         r"images: client 0: got torch.int16 of values \d+ to \d+; expected floats in \[0, 1\]: divide by 4095",
         {"images": [own / 4095 for own in DEEP]},
     ),
+    "a dark client": (
+        {"images": [DEEP[0] // 64, *DEEP[1:]]},
+        r"images: client 0: got torch.int16 of values \d+ to \d+; expected floats in \[0, 1\]: divide by 4095",
+        {"images": [DEEP[0] / 64 / 4095, *(own / 4095 for own in DEEP[1:])]},
+    ),
     "16 bits": (
         {"images": [(own.numpy() * 65535).astype(np.uint16) for own in IMAGES]},
         "got torch.uint16 of values .*: divide by 65535",

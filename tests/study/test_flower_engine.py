@@ -69,26 +69,6 @@ def test_a_run_on_nodes_is_the_local_run_bit_for_bit(config, tmp_path):
     assert there.ledger() == local.ledger()
 
 
-def test_a_node_that_fails_loses_its_clients_their_round_and_nothing_else(tmp_path):
-    config = replace(CONFIG, participation=1.0, engine=EngineChoice("flower", client_timeout=60))
-    nodes = grid()
-    engine = FlowerEngine(nodes, "cpu", nodes=2)
-
-    def second_round_fails(federation, jobs):
-        nodes.failing = (9,) if jobs[0].round == 2 else ()
-        return engine(federation, jobs)
-
-    directory, _ = train_small(tmp_path / "run", config, second_round_fails)
-    lines = directory.rounds()
-    assert [line.participants for line in lines] == [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
-    assert [(one.client, one.why, one.told) for one in lines[1].failures] == [
-        (1, "failed", "out of memory"),
-        (3, "failed", "out of memory"),
-    ]
-    states = [directory.state_path(round_, 1).read_bytes() for round_ in (1, 2, 3)]
-    assert states[0] == states[1] != states[2]
-
-
 def test_a_refusal_ends_the_run_with_the_nodes_own_words(tmp_path):
     config = replace(CONFIG, training=LocalTraining(learning_rate=1e6))
     with pytest.raises(UserError, match="training diverged"):
@@ -113,22 +93,20 @@ TRAIN = ["train", "--method", "fedproto", *DIGITS, "--per-class", "20", "--clien
 TRAIN += ["--rounds", "2", "--out", "run", "--quiet"]
 
 
-def test_too_few_answers_are_one_line_and_exit_1_and_the_run_is_resumed(simulated, tmp_path, monkeypatch, capsys):
+def test_a_node_that_fails_is_one_line_and_exit_1_and_the_run_is_resumed(simulated, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.run([*TRAIN[:-3], "--out", "whole", "--quiet"]) == 0
     simulated.failing = (9,)
-    assert command.run([*TRAIN, "--engine", "flower", "--min-clients", "3"]) == 1
+    assert command.run([*TRAIN, "--engine", "flower"]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert (
-        "round 1: 2 of 4 clients answered, and at least 3 should; client 1 failed: out of memory; go on with: " in err
-    )
+    assert "client 1 failed: out of memory; go on with: " in err
     assert "fedpriv train --resume --out run" in err
     simulated.failing = ()
     assert command.run(["train", "--resume", "--out", "run", "--quiet"]) == 0
     assert fedpriv.train(resume=True, out="run").summary.engine == "flower"
     one, two = files(tmp_path / "whole"), files(tmp_path / "run")
-    assert json.loads(two.pop("config.json"))["engine"]["min_clients"] == 3
+    assert json.loads(two.pop("config.json"))["engine"]["name"] == "flower"
     del one["config.json"]
     assert one == two
 
@@ -143,4 +121,3 @@ def test_flowers_own_simulation_gives_the_local_run(tmp_path):
     assert json.loads(two.pop("config.json"))["engine"]["name"] == "flower"
     del one["config.json"]
     assert one == two
-    assert there.summary.failures == 0

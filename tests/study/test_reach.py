@@ -64,15 +64,15 @@ SERIES = parse_reach("1,4,16,epoch")
 
 
 def test_budgets_are_shared_out_unless_somebody_names_them():
-    whole = plan("dlg", "inverting-gradients", "gradient-dip")
+    whole = plan("dlg", "inverting-gradients", "linear-layer")
     plans = sweep_plans(whole, SERIES, (), {})
     full = {name: getattr(made, made.budget) for name, made in whole.attacks.items()}
     for setting, own in zip(SERIES, plans, strict=True):
         for name, made in own.attacks.items():
-            part = divisor(setting) * (4 if name == "gradient-dip" else 1)
+            part = divisor(setting) * (3 if name == "linear-layer" else 1)
             assert getattr(made, made.budget) == max(1, full[name] // part)
     assert [sorted(own.attacks) for own in plans] == [
-        ["dlg", "gradient-dip", "inverting-gradients"],
+        ["dlg", "inverting-gradients", "linear-layer"],
         ["dlg", "inverting-gradients"],
         ["inverting-gradients"],
         ["inverting-gradients"],

@@ -155,15 +155,14 @@ def test_what_the_study_lists_is_not_added_and_nothing_is_where_it_says_so(text,
 
 def test_one_model_is_chosen_where_a_method_needs_one_and_defenses_that_do_not_fit_are_left_out():
     values = {"methods": ["fedproto", "fedre", "fedavg"], "defenses": ["none", "hide-labels"], "attacks": "all"}
-    for sketch in (False, True):
-        cells, notes = lay_out(load_study(values | tomllib.loads(TINY)), Execution(), sketch=sketch)
-        assert {cell.config.models for cell in cells} == {"small-cnn"}
-        assert [cell.name for cell in cells if cell.defense.choices] == ["fedre--hide-labels--s0"]
-        assert len(cells) == 3 + 1 + 1
-        assert notes[0] == "models: small-cnn for every client, since fedavg needs one architecture for all"
-        assert [note.split(":")[:2] for note in notes if "under" in note] == [
-            ["left out", f" {name} under hide-labels"] for name in ("fedproto", "fedavg")
-        ]
+    cells, notes = lay_out(load_study(values | tomllib.loads(TINY)), Execution())
+    assert {cell.config.models for cell in cells} == {"small-cnn"}
+    assert [cell.name for cell in cells if cell.defense.choices] == ["fedre--hide-labels--s0"]
+    assert len(cells) == 3 + 1 + 1
+    assert notes[0] == "models: small-cnn for every client, since fedavg needs one architecture for all"
+    assert [note.split(":")[:2] for note in notes if "under" in note] == [
+        ["left out", f" {name} under hide-labels"] for name in ("fedproto", "fedavg")
+    ]
     without = load_study({"methods": ["fedproto", "fedre"]})
     assert "models" not in without.federation
 
@@ -173,7 +172,7 @@ def test_iterations_and_targets_reach_every_attack_but_those_that_say_otherwise(
     named, _ = read_asked(None, {**flags, "methods": "fedgh", "attacks": "dip,pixels:iterations=9,membership"})
     every, _ = read_asked(None, {**flags, "methods": "fedavg"})
     for study, expected in ((named, {"dip": 7, "pixels": 9}), (every, None)):
-        plans = [plan for cell in lay_out(study, Execution(), sketch=True)[0] for plan in cell.plans]
+        plans = [plan for cell in lay_out(study, Execution())[0] for plan in cell.plans]
         found = {name: getattr(made, made.budget) for plan in plans for name, made in plan.attacks.items()}
         assert {plan.n_targets for plan in plans} == {3}
         assert found == (expected or {"inverting-gradients": 7})
@@ -187,8 +186,8 @@ def test_quick_is_beneath_flags_and_over_a_file(capsys, tmp_path):
     assert (code, err) == (0, "quick: rounds 3, iterations 20\n")
 
 
-def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
-    flags = ["--dataset", "folder", "--data-dir", "gone", "--rounds", "3", "--clients", "4", "--participation", "0.5"]
+def test_a_dry_run_counts_the_work_and_leaves_nothing(capsys, tmp_path):
+    flags = ["--dataset", "digits", "--rounds", "3", "--clients", "4", "--participation", "0.5"]
     flags += ["--methods", "fedgh", "--attacks", "dip:iterations=10,membership", "--targets", "5", "--seeds", "0,1"]
     code, out, _ = call(capsys, "audit", *flags, "--dry-run", "--json")
     assert code == 0
@@ -197,7 +196,7 @@ def test_a_dry_run_looks_at_no_data_and_counts_the_work(capsys, tmp_path):
     code, out, _ = call(capsys, "audit", *flags, "--dry-run")
     assert "4 cells: 24 client steps, at most 200 attack iterations" in out
     assert list(tmp_path.iterdir()) == []
-    code, _, err = call(capsys, "audit", *flags)
+    code, _, err = call(capsys, "audit", *flags, "--dataset", "folder", "--data-dir", "gone", "--dry-run")
     assert code == 2
     assert "image folder not found" in err
 

@@ -63,7 +63,6 @@ class Recovered:
     labels: Tensor | None = None  # (T,) int64 classes that the recovery tells; None for those of the targets
     sound: Tensor | None = None  # (T,) bool, whether the vector can be what it is taken for; None for yes
     distance: Tensor | None = None  # (T,) float32 expected from the true vectors; None where none is expected
-    directions: Tensor | None = None  # (T, d) in which each stands out from the client's others
     exact: bool = False  # whether vectors of which the uploads say that they are of one image are exact
     knowledge: Knowledge | None = None  # with which vectors are inverted; None for the attack's without defenses
     features: Tensor | None = None  # (T, d) uploaded vectors to record in the place of the recovered ones
@@ -122,7 +121,6 @@ class RecoverThenInvert(Attack):
             labels=labels,
             converged=converged,
             features=inverted.features if recovered.features is None else recovered.features,
-            directions=recovered.directions,
         )
 
     @final

@@ -36,7 +36,6 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from annotated_types import Ge
 from torch import Tensor
-from torch.nn import functional
 
 from fedpriv.algebra.matrices import least_squares_in_simplex
 from fedpriv.attacks.contract import AttackProblem, Same, Trained
@@ -53,10 +52,6 @@ ANY_DRIFT = (10.0,)  # the bound of drift in a round that allows the whole grid
 _BOUNDS = (*ANY_DRIFT, 0.1, 0.01)  # of posteriors with shapes as of the last round alone
 _SWEEPS, _HIDDEN_SWEEPS = 6, 2  # along all grids at most; of finding hidden weights from prototypes
 _JITTER, _SMALLEST, _LEVEL_ROUNDS, _LEAST_ACTIVITY = 1e-11, 1e-300, 5, 0.1
-
-_LED, _SHARED = 5.0, 0.1
-"""Weight of the directions that training pulls classes along, over the relative error that the posterior expects; and, in
-the metric in which directions are read, of the spread that recovered classes share, beside the identity's 1."""
 
 _DRAWS, _RIDGE, _REFINEMENTS, _LEAST_LEFT = 4000, 1e-4, 3, 1e-6
 """Of hidden weights: simulated draws, ridge on their covariance, turns of weights and what is left, least part left."""
@@ -102,12 +97,10 @@ class UnmixedInversion(RecoverThenInvert):
             places.append(replace(target, index=int(match[0])))
             rows.append((posterior, int(match[0])))
         distance = [posterior.distance[row] for posterior, row in rows if posterior.distance is not None]
-        directions = [posterior.directions[row] for posterior, row in rows if posterior.directions is not None]
         return Recovered(
             as_uploads([posterior.prototypes[row] for posterior, row in rows], places),
             tuple(places),
             distance=torch.stack(distance) if distance else None,
-            directions=torch.stack(directions) if directions else None,
         )
 
     def unmixed(
@@ -189,7 +182,6 @@ class Shape:
 
     rows: Tensor  # (m, d) in the last round
     by_round: Tensor | None = None  # (T, m, d) in every round, where known
-    leads: Tensor | None = None  # (m, d) directions that training then pulls classes apart along
 
     def mixed(self, weights: Tensor) -> Tensor:
         """Return the uploads ``(T, d)`` that it would make; of fewer rounds than are known the newest."""
@@ -204,26 +196,22 @@ class RoundPosterior:
 
     prototypes: Tensor  # (m, d) means
     distance: Tensor | None = None  # (m,) expected from the true prototype (root mean square); None of blocks
-    directions: Tensor | None = None  # (m, d) in which each stands out from the client's others; None of blocks
 
 
 def infer(uploads: Uploads, shapes: Sequence[Shape] = (), bounds: Sequence[float] = _BOUNDS) -> RoundPosterior:
     """Return the posterior of a client's prototypes, of the newest 60 uploads, as of the last, with known shapes."""
     last_round_alone = any(shape.by_round is None for shape in shapes)
     parts = _infer(uploads, shapes, bounds if last_round_alone else bounds[:1])
-    means, distances, directions, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
+    means, distances, evidence = (torch.stack(values) for values in zip(*parts, strict=True))
     if len(parts) == 1:
-        return RoundPosterior(means[0].float(), distances[0].float(), directions[0].float())
+        return RoundPosterior(means[0].float(), distances[0].float())
     shares = evidence.softmax(0)[:, None]
     mean = (shares[:, None] * means).sum(0)
     squares = distances.square() + (means - mean).square().sum(2)
-    straight = functional.normalize(directions[1:], dim=2).mean(0)
-    return RoundPosterior(mean.float(), (shares * squares).sum(0).sqrt().float(), straight.float())
+    return RoundPosterior(mean.float(), (shares * squares).sum(0).sqrt().float())
 
 
-def _infer(
-    uploads: Uploads, shapes: Sequence[Shape], bounds: Sequence[float]
-) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _infer(uploads: Uploads, shapes: Sequence[Shape], bounds: Sequence[float]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return for each bound of drift the posterior, and the logarithm of its likelihood as of one coordinate."""
     positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
     spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
@@ -236,13 +224,10 @@ def _infer(
         scales, growth = weighed.scales[number], (problem.times**choice.growth)[:, None]
         left = used.features - sum((scale * (growth * item) for scale, item in zip(scales, mixed, strict=True)), 0)
         scaled = [scale * shape.rows for scale, shape in zip(scales, shapes, strict=True)]
-        led = [(rows, shape.leads) for rows, shape in zip(scaled, shapes, strict=True) if shape.leads is not None]
         mean = weighed.gains[number] @ left + sum(scaled, 0)
         variance = (weighed.variances[number] * weighed.sizes[number] * spread.square().sum()).clamp_min(0)
         mean = mean.clamp_min(0) if positive else mean
-        unsure = min(1.0, float((variance.sqrt() / mean.norm(dim=1).clamp_min(_SMALLEST)).median()))
-        directions = stand_out(mean, led[0] if led else None, _LED * unsure)
-        result.append((mean, variance.sqrt(), directions, weighed.likelihoods[number] / problem.width))
+        result.append((mean, variance.sqrt(), weighed.likelihoods[number] / problem.width))
     return result
 
 
@@ -258,8 +243,7 @@ def infer_by_block(uploads: Uploads, shapes: Sequence[Shape]) -> RoundPosterior:
         cut = []
         for shape in shapes:
             every = None if shape.by_round is None else shape.by_round[shown][:, :, columns]
-            leads = None if shape.leads is None else shape.leads[:, columns]
-            cut.append(Shape(shape.rows[:, columns], every, leads))
+            cut.append(Shape(shape.rows[:, columns], every))
         prototypes[:, columns] = infer(part, cut).prototypes
     return RoundPosterior(prototypes)
 
@@ -269,10 +253,10 @@ def shape_of_head(features: Tensor, rows: Tensor, classes: Tensor) -> Shape:
 
     Behind a ReLU (no upload ``(T, d)`` below zero) training moves prototypes only as far as a coordinate is active.
     """
-    leads = apart = (rows - rows.mean(1, keepdim=True))[:, classes]
+    apart = (rows - rows.mean(1, keepdim=True))[:, classes]
     if bool((features >= 0).all()):
         apart = apart * activity(features).sqrt()
-    return Shape(apart[-1], apart, leads[-1])
+    return Shape(apart[-1], apart)
 
 
 def activity(features: Tensor) -> Tensor:
@@ -284,25 +268,6 @@ def activity(features: Tensor) -> Tensor:
     level = features[-_LEVEL_ROUNDS:].mean(0)
     level = level + _LEAST_ACTIVITY * level.mean()
     return level / level.mean() if float(level.mean()) > 0 else torch.ones_like(level)
-
-
-def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None, weight: float = 1.0) -> Tensor:
-    """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
-
-    Differences from the mean are taken times (S / S_mean / 10 + I)^-1, S the second moments of that part which training
-    (``led``: prototypes and directions that it was expected to lead to, ``(m, d)`` each) does not explain. To these, of
-    length one, come the directions of training, of length ``weight``.
-    """
-    apart = prototypes - prototypes.mean(0)
-    shared = apart if led is None else apart - (led[0] - led[0].mean(0))
-    gram = shared @ shared.T
-    size = float(gram.trace()) / prototypes.shape[1]
-    if size > 0:
-        inner = gram + (size / _SHARED) * torch.eye(len(gram), dtype=gram.dtype)
-        apart = apart - apart @ shared.T @ torch.linalg.solve(inner, shared)
-    if led is None:
-        return apart
-    return functional.normalize(apart, dim=1) + weight * functional.normalize(led[1] - led[1].mean(0), dim=1)
 
 
 def _likeliest(problem: _Problem, bounds: Sequence[float]) -> list[Variances]:

@@ -1,9 +1,9 @@
-"""Inverting gradients: match the direction of the client's update, under a prior over pixels, cosines or networks.
+"""Inverting gradients: match the direction of the client's update, under a prior over pixels or cosines.
 
 Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
-learning?" (NeurIPS 2020); the generator's prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018). Settings
-follow from what everybody knows: whether the network has kinks, how many images there are, and what the search may cost;
-chosen on a few CIFAR-10 images on two untrained networks (``docs/attacks/inverting-gradients.md``).
+learning?" (NeurIPS 2020). Settings follow from what everybody knows: whether the network has kinks, how many images there
+are, and what the search may cost; chosen on a few CIFAR-10 images on two untrained networks
+(``docs/attacks/inverting-gradients.md``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher, Matching
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
-from fedpriv.attacks.inversion.vector import DipFitting
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.attacks.priors.dip import DeepImagePrior
 from fedpriv.attacks.priors.spectral import DECAY, Frame, drops, frame_of, has_own_images
-from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, fit_rows, joined, ladder
+from fedpriv.attacks.search.candidates import Row, Solved, Tick, climb, joined, ladder
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
 from fedpriv.attacks.search.fit import Adam, cooling
 from fedpriv.attacks.search.lbfgs import LbfgsSettings, bytes_of_history, minimise
-from fedpriv.util.seeds import Last
 
 _KINKED = (
     *("ReluBackward", "LeakyReluBackward", "PreluKernelBackward", "ThresholdBackward", "HardtanhBackward"),
@@ -388,49 +385,3 @@ class InvertingGradients(GradientMatching):
             framed = torch.tensor([config.framed for config in configs]).view(-1, 1, 1, 1, 1)
             starts = torch.where(framed, likely, starts)
         return starts
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientDip(DipFitting, GradientMatching):
-    """Gradient matching in the cosine distance over the weights of one generator network an image, by plain Adam."""
-
-    iterations: Annotated[int, Ge(1)] = 2000
-    tolerance: Annotated[float, Ge(0)] = 1e-6
-    patience: Annotated[int, Ge(1)] = 500
-
-    name = "gradient-dip"
-    summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
-    version = 7
-    budget = "iterations"
-
-    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of a row's generator networks."""
-        return updates.labels.shape[1] * self.bytes_per_image(problem.knowledge.image_shape)
-
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved:
-        """Fit one generator network an image."""
-        knowledge, device = problem.knowledge, problem.device
-        _, _, labels = updates.of(rows)
-        count = labels.shape[1]
-        matching = updates.matching(matcher, rows)
-        probabilities = updates.probabilities(rows, knowledge.n_classes)
-
-        @Last
-        def wanted(which: Tensor) -> tuple[Tensor, Tensor]:
-            there = which.to(device)
-            return probabilities[there], there
-
-        def distance(pictures: Tensor, which: Tensor) -> Tensor:
-            return matching.cosine(pictures.unflatten(1, (count, -1)), *wanted(which))
-
-        draws = [row.generator(problem.seed, image) for row in rows for image in range(count)]
-        prior = DeepImagePrior(draws, knowledge.image_shape, self.generator, device, count)
-        result = fit_rows(rows, prior, distance, self.schedule, tick, count=count)
-        return replace(
-            result,
-            images=updates.shown(rows, result.images),
-            converged=matching.explained(result.images, probabilities) < self.tolerance,
-            labels=updates.shown(rows, labels),
-        )

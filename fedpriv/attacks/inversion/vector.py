@@ -78,13 +78,13 @@ def fit_targets(
     """Fit ``count`` images under a prior to what was observed of each target."""
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        positions, numerics = torch.tensor([row.position for row in rows]), problem.numerics
+        positions = torch.tensor([row.position for row in rows])
         places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
 
         def apart(pictures: Tensor, which: Tensor) -> Tensor:
             return distance(pictures.unflatten(1, (count, -1)), places(which))
 
-        return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts, numerics=numerics)
+        return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts)
 
     steps, whole = schedule.iterations, bool(schedule.halvings)
     return solve_rows(problem, solve, restarts=restarts, iterations=steps, bytes_per_row=bytes_per_row, together=whole)

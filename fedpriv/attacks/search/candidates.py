@@ -21,7 +21,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.attacks.search.fit import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
-from fedpriv.util.compute import FLOAT32, Numerics, free_memory, require
+from fedpriv.util.compute import free_memory, require
 from fedpriv.util.errors import UserError, shown
 
 _CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
@@ -78,13 +78,12 @@ def fit_rows(
     *,
     count: int = 1,
     restarts: int = 1,
-    numerics: Numerics = FLOAT32,
 ) -> Solved:
     """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'.
 
     Where the schedule halves the rows of a target, they are ``restarts`` side by side.
     """
-    fitted = fit(prior, distance, schedule, tick, numerics, restarts)
+    fitted = fit(prior, distance, schedule, tick, restarts)
     labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
     return Solved(
         images=fitted.images.unflatten(1, (count, -1)),

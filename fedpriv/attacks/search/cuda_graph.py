@@ -131,6 +131,6 @@ class CudaRecorder:
 
 
 @functools.cache  # one for all searches: libraries keep memory for every stream that they ever computed on
-def recorder_on(device: torch.device, *, recorded: bool = True) -> CudaRecorder | None:
-    """Return the recorder of a device; None for a CPU, or where nothing is to be ``recorded``."""
-    return CudaRecorder(device) if recorded and device.type == "cuda" else None
+def recorder_on(device: torch.device) -> CudaRecorder | None:
+    """Return the recorder of a device; None for a CPU."""
+    return CudaRecorder(device) if device.type == "cuda" else None

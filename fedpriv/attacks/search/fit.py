@@ -13,7 +13,6 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
 from fedpriv.attacks.search.cuda_graph import Replay, recorder_on
-from fedpriv.util.compute import FLOAT32, Numerics
 
 _GAIN = 0.99  # share to which the lowest objective must fall to count as progress
 _LOOK_EVERY = 10  # steps between two looks at which rows have finished; results depend on it in the last digits only
@@ -154,14 +153,7 @@ class Fitted:
         return int(self.steps.max())
 
 
-def fit(
-    prior: Prior,
-    distance: Distance,
-    schedule: Schedule,
-    tick: Callable[[int], None],
-    numerics: Numerics = FLOAT32,
-    restarts: int = 1,
-) -> Fitted:
+def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[int], None], restarts: int = 1) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
     The host looks every few steps only: then rows that ended are settled, and dropped when half are left. The ``restarts``
@@ -175,9 +167,8 @@ def fit(
 
     def move() -> None:
         moving = rows.begin_step()
-        with numerics.searching(moving.device):
-            images = prior.shown(moving).float()
-            value = rows.objective(images, rows.numbers)
+        images = prior.shown(moving)
+        value = rows.objective(images, rows.numbers)
         # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
         gradients = torch.autograd.grad(value.sum(), prior.parameters)
         rows.note(images.detach(), value.detach(), moving)
@@ -185,7 +176,7 @@ def fit(
         prior.project()
 
     device = optimiser.parameters[0].device
-    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device, recorded=numerics.recorded))
+    step_again = Replay(move, (rows, optimiser, prior), recorder_on(device))
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
