@@ -36,7 +36,6 @@ class Case:
 CASES = {
     "dip": Case("fedproto", "prototype"),
     "pixels": Case("fedproto", "prototype"),
-    "joint": Case("fedproto", "prototype", {"most": 2}),
     "decoder": Case("fedproto", "prototype", {"width": 16}, {"attacker_data": "same_domain"}),
     "unmix": Case("fedre", "entangled", card={"rounds_seen": 2}),
     "all-rounds": Case("fedproto", "prototype", card={"rounds_seen": 2}, config={"keep": (1, 2)}),
@@ -146,7 +145,7 @@ def test_an_attack_says_the_same_twice_and_leaves_its_evidence_alone(name, world
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
-SEARCHED = ("dip", "joint", "decoder", "unmix", "head-update", "angle-update")
+SEARCHED = ("dip", "decoder", "unmix", "head-update", "angle-update")
 """Attacks whose objective is of images and uploads alone."""
 
 
