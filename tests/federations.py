@@ -70,6 +70,13 @@ def trained_small(path: Path, config: RunConfig) -> tuple[RunDirectory, Federati
     return RunDirectory(path), prepare(config, CPU)
 
 
+def forged(folder: Path) -> Path:
+    """A folder whose markers list no file any more, as somebody leaves them who edits with care."""
+    for marker in folder.rglob(MARKER):
+        marker.write_bytes(marker.read_bytes().partition(b"\n")[0] + b"\n")
+    return folder
+
+
 def files(path: Path) -> dict[str, bytes]:
     """Everything in a run that is a function of its configuration alone."""
     skipped = {"timings.jsonl", "summary.json", MARKER, LOCK}  # the marker holds an identity

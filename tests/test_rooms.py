@@ -44,30 +44,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 1_900,
+    "util": 2_063,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
-    "uploads": 926,
-    "integrations": 1_099,
+    "uploads": 927,
+    "integrations": 1_100,
     "dp": 584,
-    "federation": 2_055,
+    "federation": 2_058,
     "methods": 2_945,
     "defenses": 1_863,
     "attacks": 9_780,
-    "eval": 4_255,
+    "eval": 4_249,
     "claims": 211,
-    "reports": 2_518,
+    "reports": 2_521,
     "cli": 1_009,
     "pipeline": 1_728,
     "sources": 3_181,
-    "api": 2_132,
+    "api": 2_136,
     "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1_210
+RESERVE = 1_041
 """Lines that no room has yet."""
 
 
@@ -106,9 +106,9 @@ def ours(module: str) -> set[str]:
 
 
 def test_tensors_are_written_under_names_of_our_own():
-    """A library that is given a path may leave a temporary file beside it; only unfinished folders are swept whole."""
+    """A library that is given a path may leave a temporary file beside it, and its errors name no file."""
     writers = {module for module in trees() for _, name, _ in imported(module) if name == "save_file"}
-    assert writers == {"fedpriv.federation.states"}
+    assert not writers
 
 
 def test_every_room_is_in_the_table():

@@ -57,7 +57,7 @@ HOSTILE = (
 )
 PLACES = """
     run attacked broken-run foreign images empty file.txt link dangling flags.toml study.toml bad.toml missing
-    missing/deeper file.txt/inside new new/deeper run/below attacked/average . .. /proc/nothing /dev/null -dash
+    missing/deeper file.txt/inside new new/deeper run/below attacked/pixels . .. /proc/nothing /dev/null -dash
 """
 PATHS = (*PLACES.split(), "", "ünï cödé", "a\nb", "n" * 300, "/".join(["d"] * 300), "\udcff")
 GOOD: dict[str, Sequence[str]] = {
@@ -79,7 +79,10 @@ PIECES = (
     *(b'"', b"=", b",", b":", b"../", b"\x00" * 8, b"\xff\xff\xff\x7f", (1 << 63).to_bytes(8, "little"), b"name"),
 )
 READERS = {
-    "run": ("report run --out new", "attack --run run --target prototype --attack average --targets 2 --out new"),
+    "run": (
+        "report run --out new",
+        "attack --run run --target prototype --attack pixels --iterations 2 --targets 2 --out new",
+    ),
     "attacked": ("score attacked", "report attacked --out new", "compare attacked attacked"),
     "study.toml": ("audit study.toml --dry-run",),
     "images": ("train --dataset images --clients 2 --rounds 1 --out new",),
@@ -193,7 +196,9 @@ def world() -> Iterator[Path]:
 def _fill(folder: Path) -> None:
     for words in (
         ["train", "--method", "fedgh", *TINY, "--out", "run", "--quiet"],
-        shlex.split("attack --run run --target prototype --attack average --targets 2 --out attacked --quiet"),
+        shlex.split(
+            "attack --run run --target prototype --attack pixels --iterations 2 --targets 2 --out attacked --quiet"
+        ),
     ):
         outcome = carry_out(words, folder)
         if outcome.code:

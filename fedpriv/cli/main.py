@@ -120,10 +120,10 @@ _UNUSABLE = (
 def _refusal(error: OSError) -> tuple[str, int]:
     """Return the line and the exit code for an error of the system."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-    if error.filename is None:
-        return f"failed: {reason}", 1
-    bad = error.errno in _UNUSABLE
-    return (f"{error.filename}: {reason}; name another path", 2) if bad else (f"failed: {error.filename}: {reason}", 1)
+    where = "" if error.filename is None else f"{error.filename}: "
+    if where and error.errno in _UNUSABLE:
+        return f"{where}{reason}; name another path", 2
+    return f"failed: {where}{reason}{_go_on()}", 1
 
 
 def _go_on() -> str:

@@ -257,7 +257,6 @@ class About(Provenance):
     kind: Literal["about"] = "about"
     run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)  # by moment, with the name of a predictor
     communication: Communication | None = None
-    files: Mapping[str, str] = Field(default_factory=dict)  # SHA-256 of those beside it
     redacted: Literal["none", "blur", "omit"] = "none"  # the rule by which images were kept out of these
 
 

@@ -1,6 +1,6 @@
 """An attack directory: what an attack returned, what it was scored against, and the record.
 
-    about.json                    what was attacked, how, under which knowledge; digests of the others; written last
+    about.json                    what was attacked, how, under which knowledge; written last
     reconstruction.safetensors    the attack's result, all that an attacker would have
     shuffled.safetensors          the same attack on other clients' uploads (where it was run)
     truth.safetensors             PRIVATE: the clients' images behind the targets. For the evaluator only; leave it out
@@ -32,7 +32,7 @@ from fedpriv.eval.records import (
 from fedpriv.eval.redaction import NONE, withheld
 from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, mark, read_bytes, read_json, write_text
+from fedpriv.util.files import checked, forget, listed, mark, read_bytes, read_json, remove, write_text
 from fedpriv.util.foreign import json_value
 
 if TYPE_CHECKING:  # records are read without tensors too
@@ -163,13 +163,14 @@ def save_attack(
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
-    Where ``about`` says that it is redacted, images are withheld by that rule and truths are not written.
+    Where ``about`` says that it is redacted, images are withheld by that rule, truths are not written, and no digest of them
+    stays.
     """
     from fedpriv.eval.tensors import save_reconstruction, save_truths
 
     mark(directory, "attack")
     for name in (ABOUT, METRICS, SHUFFLED, TRUTH):  # an older about.json would vouch for old and new files
-        (directory / name).unlink(missing_ok=True)
+        remove(directory / name)
     save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
     if shuffled is not None:
         save_reconstruction(directory / SHUFFLED, withheld(shuffled, about.redacted))
@@ -177,24 +178,18 @@ def save_attack(
         write_record(directory, metrics)
     if about.redacted == NONE:
         save_truths(directory / TRUTH, truths)
-    files = [name for name in (RECONSTRUCTION, SHUFFLED, TRUTH) if (directory / name).is_file()]
-    write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
+    write_record(directory, about)
+    if about.redacted != NONE:
+        forget(directory)
 
 
 def load_stored(directory: Path, *, scores: bool = True) -> StoredAttack:
     """Read the records of an attack directory, and check that every file is what was written, without any tensor."""
     about = _read(directory / ABOUT, About)
-    if RECONSTRUCTION not in about.files:
-        raise UserError(f"{directory / ABOUT}: field 'files' does not list {RECONSTRUCTION}")
-    for name, expected in about.files.items():
-        path = directory / Path(name).name
-        if not path.is_file():
-            if name == TRUTH and not os.path.lexists(path):
-                continue
-            what = "is no file" if os.path.lexists(path) else "no such file"
-            raise UserError(f"{path}: {what}, though {ABOUT} lists it")
-        if digest(path) != expected:
-            raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
+    for name in list(listed(directory)):
+        # A directory may be passed on without the truth, a picture is drawn again, and so are scores that are made anew.
+        if name != GRID and (scores or name != METRICS) and (name != TRUTH or os.path.lexists(directory / name)):
+            checked(directory / name)
     metrics = load_metrics(directory) if scores and (directory / METRICS).is_file() else None
     return StoredAttack(directory, about, metrics)
 
@@ -210,12 +205,12 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     about, metrics = stored.about, stored.metrics
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
     shape, number = tuple(reconstruction.images.shape), len(reconstruction.targets)
-    shuffled = load_reconstruction(directory / SHUFFLED) if SHUFFLED in about.files else None
+    shuffled = load_reconstruction(directory / SHUFFLED) if (directory / SHUFFLED).is_file() else None
     if shuffled is not None and (shuffled.images.shape[2:] != shape[2:] or len(shuffled.images) != shape[0]):
         other = tuple(shuffled.images.shape)
         raise UserError(f"{directory / SHUFFLED}: images {other} do not fit the reconstruction's {shape}")
     truths = None
-    if TRUTH in about.files and (directory / TRUTH).is_file():
+    if (directory / TRUTH).is_file():
         truths = load_truths(directory / TRUTH)
         if len(truths) != number:
             raise UserError(f"{directory / TRUTH}: {len(truths)} truths, expected {number}, one a target")

@@ -17,8 +17,8 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.sources.truth import Pool, Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
-from fedpriv.util.foreign import json_value, tensor_file
+from fedpriv.util.files import tensor_file, write_bytes
+from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-attack-2"
 ENTRY = "fedpriv"

@@ -19,8 +19,7 @@ from fedpriv.uploads.ledger import entries
 from fedpriv.uploads.messages import message_bytes
 from fedpriv.uploads.payloads import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_all
-from fedpriv.util.foreign import tensor_file
+from fedpriv.util.files import tensor_file, write_all
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:

@@ -35,6 +35,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
 from fedpriv.util.files import (
     append_lines,
+    check_present,
+    checked,
     mark,
     placing,
     read_json,
@@ -172,6 +174,7 @@ class RunDirectory:
             raise UserError(f"{path}: no such run directory; make one with: {command_line('train', '--out', path)}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
+        check_present(path)
         _ = run.config
         return run
 
@@ -306,7 +309,7 @@ class RunDirectory:
         with placing([broadcast, *clients, server]) as temporary:
             temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(state, temporary[path])
+                shutil.copyfile(checked(state), temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import tensor_file
+from fedpriv.util.files import naming, tensor_file
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""
@@ -84,7 +84,8 @@ def message_on(device: torch.device, message: Message) -> Message:
 
 def save_state(path: Path, state: State) -> None:
     """Write a state into a folder that is being made."""
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, path)
+    with naming(path):
+        path.write_bytes(save({name: value.detach().cpu().contiguous() for name, value in state.items()}))
 
 
 def load_state(path: Path) -> State:

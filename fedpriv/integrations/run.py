@@ -13,9 +13,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -24,8 +24,8 @@ from fedpriv.uploads.payload import check_names, check_plain
 from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, mark, read_json, read_lines, write_bytes, write_json
-from fedpriv.util.foreign import entries, json_value, tensor_file
+from fedpriv.util.files import append_lines, mark, read_json, read_lines, tensor_file, write_bytes, write_json
+from fedpriv.util.foreign import entries, inside, json_value
 
 KIND: Final = "recorded"
 FORMAT: Final = 2
@@ -46,7 +46,7 @@ class Seen(Record):
     phase: str  # that was asked for: ``train``, ``evaluate``, ...
     direction: Literal["down", "up"]
     clients: tuple[str, ...]  # receivers of a broadcast, or the one sender, as the framework names them
-    file: str = ""  # of its arrays, relative to the run; empty where it had none
+    file: Annotated[str, AfterValidator(inside)] = ""  # of its arrays, relative to the run; empty where it had none
     sets: dict[str, int] = Field(default_factory=dict)  # name of a set -> number of arrays
     facts: dict[str, Scalar] = Field(default_factory=dict)  # numbers and texts that came with it
     error: str = ""  # text of an answer that is an error
@@ -80,6 +80,7 @@ class RecordedRun:
         """Open a recorded run."""
         if not is_recorded(path):
             raise UserError(f"{path}: not a recorded run (recorded.json is missing)")
+        files.check_present(path)
         values: Any = read_json(path / "recorded.json")
         values = values if isinstance(values, dict) else {}
         framework, named = values.get("framework"), values.get("named_by_data")

@@ -251,7 +251,7 @@ def draw(attack: storage.AttackRecord) -> None:
     """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
     path = attack.directory / "grid.png"
     if attack.about.redacted == OMIT:
-        path.unlink(missing_ok=True)
+        files.remove(path)
     else:
         files.write_bytes(path, grid_png(attack))
 

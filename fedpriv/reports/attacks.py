@@ -22,7 +22,7 @@ from fedpriv.eval.records import (
     Summary,
 )
 from fedpriv.eval.redaction import NONE, OMIT
-from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, scored
+from fedpriv.eval.storage import GRID, TRUTH, StoredAttack, load_attack, load_stored, scored
 from fedpriv.eval.words import able_words, premise_words, threat_title
 from fedpriv.reports.labels import card_cell, strongest_first, upload_size, upload_title
 from fedpriv.reports.page import image_source, number, span
@@ -113,7 +113,7 @@ def _picture(attack: StoredAttack, room: int) -> tuple[str, str]:
         return "", "this result is redacted"
     if rule == NONE and not (attack.directory / TRUTH).is_file():
         return "", "the private truth was left out of this directory"
-    if path.is_file() and (rule == NONE or TRUTH not in attack.about.files):
+    if path.is_file() and rule == load_stored(attack.directory).about.redacted:
         try:
             content = read_bytes(path)
         except UserError as error:

@@ -6,16 +6,18 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
 from fedpriv.util.config import first_fault
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, read_lines
+from fedpriv.util.files import check_present, read_json, read_lines
+from fedpriv.util.foreign import inside
 
 STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
 FORMAT = 4  # of ``study.json``
 _FAR = {"done": 2, "failed": 1}
 
+_Inside = Annotated[str, AfterValidator(inside)]
 _Seconds = Annotated[float, Strict()] | None
 
 
@@ -46,7 +48,7 @@ class CellAttack(_Part):
     """A result of a cell."""
 
     attack: str
-    path: str  # of its folder
+    path: _Inside  # its folder, from the study's
     status: str  # ``pending``, ``done``, ``failed`` or ``left out``
     error: str | None = None  # why it is not done
     seconds: _Seconds = None
@@ -70,7 +72,7 @@ class Cell(_Part):
     seed: Annotated[int, Strict()]  # of everything
     varied: dict[str, JsonValue] = {}  # axis -> value, of the method's grid
     target: str | None  # kind of upload attacked; None for a run that is only trained
-    run: str  # its folder, from the study's
+    run: _Inside  # its folder, from the study's
     attack_folder: str = ""
     attacks: tuple[CellAttack, ...]  # one a result
     status: str  # ``pending``, ``done`` or ``failed``
@@ -84,6 +86,7 @@ T = TypeVar("T", bound=_Part)
 def read_study(folder: Path) -> StudyFile:
     """Return the contents of ``study.json``, checked field by field."""
     values, path = read_json(folder / STUDY), folder / STUDY
+    check_present(folder)
     if isinstance(values, Mapping) and values.get("format") != FORMAT:
         text = f"of format {values.get('format')!r}, but this version reads format {FORMAT}"
         raise UserError(f"{path}: {text}; use the fedpriv that began it, or run the study again")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import LOCK, MARKER, PARTIAL, placing
+from fedpriv.util.files import LOCK, MARKER, PARTIAL, checked, placing
 from fedpriv.util.foreign import given_path
 
 
@@ -40,7 +40,7 @@ def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
             if path.is_file() and path.name not in (MARKER, LOCK) and not path.name.endswith(PARTIAL):
                 position = out / path.relative_to(source)
                 with placing([position]) as temporary:
-                    shutil.copyfile(path, temporary[position])
+                    shutil.copyfile(checked(path), temporary[position])
 
 
 class Tabular(ABC):

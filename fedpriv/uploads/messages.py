@@ -15,7 +15,8 @@ from torch import Tensor
 from fedpriv.uploads.kinds import payload_kind
 from fedpriv.uploads.payload import Message, Payload
 from fedpriv.util.errors import UserError
-from fedpriv.util.foreign import json_value, tensor_file
+from fedpriv.util.files import tensor_file
+from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-message-1"
 HEADER = "fedpriv"

@@ -1,7 +1,13 @@
 """Files that are whole or not there, in folders that say who made them and who may read them.
 
-A folder that fedpriv made has a marker: ``{"made_by": "fedpriv", "format": 3, "kind": "run", "id": ...}``.
-A file is written under a temporary name and forced to the disk, then renamed, so a crash leaves the old file or the new one.
+A folder that fedpriv made has a marker, which lists the files there that fedpriv reads again, below marked folders apart::
+
+    {"made_by": "fedpriv", "format": 3, "kind": "run", "id": ...}
+    {"file": "config.json", "sha256": ...}       holds what was written there
+    {"file": "metrics.jsonl", "sha256": null}    is about to be another, or to go
+
+The last line about a file counts. A file is written under a temporary name, forced to the disk, renamed, then listed: a
+crash leaves the old file or the new one, without a digest until the work is done again. What is not listed is not checked.
 
 What holds private images is its owner's alone, whatever the umask: folders 0700, files 0600. A folder that fedpriv made may
 be shared with the owner's group (0750, files 0640) or be made to be passed on (0755, files 0644); its own mode says which.
@@ -12,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -20,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedpriv.util import foreign
 from fedpriv.util.errors import UserError
@@ -32,6 +39,12 @@ PARTIAL = ".fedpriv-partial"
 FORMAT = 3
 PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
 """Modes of folders; their files have the same without the right to execute."""
+READ_AGAIN = (".json", ".jsonl", ".safetensors", ".png")
+"""Ends of the names of files that markers list."""
+
+_digests: dict[tuple[int, ...], str] = {}
+_lists: dict[Path, tuple[int, int, dict[str, str]]] = {}
+"""Of a marker the inode, the bytes that are read, and what they list."""
 
 _group: ContextVar[bool] = ContextVar("share_group", default=False)
 
@@ -73,18 +86,21 @@ def set_mode(file: int | Path, mode: int) -> None:
         os.chmod(file, before & 0o7000 | mode)
 
 
-def identity(folder: Path) -> str | None:
+def identity(folder: Path | str) -> str | None:
     """Return the identity of a folder that fedpriv made, or None for any other; UserError for another version's format."""
     try:
-        with open(os.path.join(folder, MARKER), encoding="utf-8") as file:
-            head = foreign.json_value(file.readline(4096))
+        number = os.open(os.path.join(folder, MARKER), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            head = foreign.json_value(os.read(number, 4096).partition(b"\n")[0])
+        finally:
+            os.close(number)
     except (OSError, ValueError):
         return None
     if not isinstance(head, dict) or head.get("made_by") != "fedpriv" or not head.get("id"):
         return None
     if head.get("format") != FORMAT:
         raise UserError(
-            f"{folder / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
+            f"{Path(folder) / MARKER}: format {head.get('format')!r}, but this version reads format {FORMAT}; "
             "use fedpriv 0.1.0, which made the folder, or another folder"
         )
     return str(head["id"])
@@ -133,10 +149,97 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> None:
             temporary[folder / MARKER].write_bytes(_lines([row]))
 
 
+# ---------------------------------------------------------------- digests
+
+
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the SHA-256 of a file, computed once in a process for each inode, size and time of change."""
+    about = os.stat(path)
+    stamp = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    if stamp not in _digests:
+        with foreign.open_file(path, foreign.TENSORS) as file:
+            _digests[stamp] = hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
+    return _digests[stamp]
+
+
+def listed(home: Path) -> dict[str, str]:
+    """Return the digests that a marked folder lists, by the names of the files from there; none without a marker."""
+    return {} if identity(home) is None else _listed(home)
+
+
+def _listed(home: Path) -> dict[str, str]:
+    about, (inode, read, rows) = os.stat(home / MARKER), _lists.get(home, (0, 0, {}))
+    if inode == about.st_ino and read == about.st_size:
+        return rows
+    if inode != about.st_ino or read > about.st_size:
+        read, rows = 0, {}
+    with foreign.open_file(home / MARKER, foreign.RECORDS) as file:
+        file.seek(read)
+        for line in file.read(about.st_size - read).split(b"\n"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # the first, an empty line, or half of one
+                row = foreign.json_value(line)
+                if row["sha256"] is None:
+                    rows.pop(row["file"], None)
+                else:
+                    rows[str(row["file"])] = row["sha256"]
+    _lists[home] = about.st_ino, about.st_size, rows
+    return rows
+
+
+def checked(path: Path) -> Path:
+    """Return the path of a file; UserError where it is gone, or is not what was written there."""
+    home, name = _place(path)
+    expected = None if home is None else _listed(home).get(name)
+    if expected is not None and not (path.is_file() and digest(path) == expected):
+        what = "altered: it is not what fedpriv wrote there" if os.path.lexists(path) else "missing"
+        advice = f"restore it from a copy, or remove {home} and repeat the command that made it"
+        raise UserError(f"{path}: {what} (SHA-256 in {MARKER}); {advice}")
+    return path
+
+
+def check_present(home: Path) -> None:
+    """Check that every file is there that a folder's marker lists, but the private truth, which may be taken away.
+
+    What they hold is checked when they are read.
+    """
+    for name in list(listed(home)):
+        if not name.startswith("truth") and not os.path.lexists(home / name):
+            checked(home / name)
+
+
+def forget(home: Path) -> None:
+    """Drop from a marker the digests of what files held before: they confirm a guess at what was redacted since."""
+    head, rows = (home / MARKER).read_bytes().partition(b"\n")[0], listed(home)
+    with _placing({home / MARKER: _mode_in([home])}) as temporary:
+        temporary[home / MARKER].write_bytes(head + b"\n" + _listing(rows))
+
+
+def _place(path: Path) -> tuple[Path | None, str]:
+    """Return the marked folder around a file, None where there is none, and the file's name from there."""
+    whole = os.path.abspath(path)
+    home = os.path.dirname(whole)
+    while identity(home) is None:
+        home, below = os.path.dirname(home), home
+        if home == below:
+            return None, ""
+    return Path(home), whole[len(home) :].lstrip(os.sep)
+
+
+def _listing(rows: Mapping[str, str | None]) -> bytes:
+    return _lines({"file": name, "sha256": value} for name, value in rows.items())
+
+
+def _list(home: Path, rows: Mapping[str, str | None]) -> None:
+    """Add lines to a marker; None for what is about to be another file, or to go."""
+    number = open_own(home / MARKER, os.O_WRONLY | os.O_APPEND, None)
+    with naming(home / MARKER), os.fdopen(number, "ab") as file:
+        file.write(b"\n" + _listing(rows))  # in one piece, apart from a line that a crash cut
+        file.flush()
+        if None in rows.values():
+            os.fsync(file.fileno())
+
+
+# ---------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager
@@ -152,6 +255,26 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
             raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
     with _placing({path: modes[path.parent] for path in files}) as temporary:
         yield temporary
+        rows: dict[Path, dict[str, str]] = {}
+        for path in files:
+            home, name = _place(path)
+            if home is not None and path.suffix in READ_AGAIN:
+                rows.setdefault(home, {})[name] = digest(temporary[path])
+        for home, lines in rows.items():
+            if before := [name for name in lines if os.path.lexists(home / name)]:
+                _list(home, dict.fromkeys(before))
+    for home, lines in rows.items():
+        _list(home, lines)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system in the block name a file where they name none: a full disk, say."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -182,7 +305,8 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     """Write files, each whole or not at all; they are forced to the disk together."""
     with placing(files) as temporary:
         for path, content in files.items():
-            temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
+            with naming(path):
+                temporary[path].write_bytes(content)  # into the file that was made, so its mode stays
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -214,7 +338,11 @@ def log(path: Path, text: str) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file, a folder with all that is in it, or a link alone; what is not there is no fault."""
-    if path.is_dir() and not path.is_symlink():
+    folder, (home, name) = path.is_dir() and not path.is_symlink(), _place(path)
+    if home is not None and os.path.lexists(path):
+        below = (file.relative_to(path) for file in path.rglob("*")) if folder else [Path()]
+        _list(home, {(name / file).as_posix(): None for file in below})
+    if folder:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -243,8 +371,15 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file; UserError where it is missing or not readable."""
-    return foreign.read_bytes(path, foreign.RECORDS)
+    """Return the contents of a file, checked; UserError also where it is missing or not readable."""
+    content = foreign.read_bytes(path, foreign.RECORDS)
+    checked(path)
+    return content
+
+
+def tensor_file(path: Path) -> Path:
+    """Return the path of a safetensors file, checked."""
+    return checked(foreign.tensor_file(path))
 
 
 def read_json(path: Path) -> Any:

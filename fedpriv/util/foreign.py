@@ -111,6 +111,13 @@ def given_path(where: str, value: Any) -> Path:
     return path
 
 
+def inside(path: str) -> str:
+    """Return a path that a file of a folder names, from there; ValueError where it leads out of the folder."""
+    if os.path.isabs(path) or ".." in Path(path).parts:
+        raise ValueError("a path that leads out of the folder")
+    return path
+
+
 def reason(error: BaseException) -> str:
     """Return in one line why an operation failed: the system's words, without the path."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -5,6 +5,7 @@ import shutil
 import sys
 
 import pytest
+from federations import forged
 from outside_cases import OUTSIDE
 
 import fedpriv
@@ -51,7 +52,7 @@ def with_config(plain, folder, **changes):
     shutil.copytree(plain, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
-    return folder
+    return forged(folder)
 
 
 def refused(arguments, capsys, module):

@@ -30,11 +30,10 @@ def make(home, *, umask, share=()):
             [*AUDIT, "--out", "study", "--workers", "2" if share else "1", *share],
         ):
             assert run(command) == 0, command
-        shutil.copytree(
-            home / "runs" / "a", home / "half"
-        )  # as a process leaves it that was killed in its second round
-        (home / "half" / "summary.json").unlink()
-        shutil.rmtree(home / "half" / "checkpoints" / "round-0002")
+        # as a process leaves it that was killed in its second round
+        shutil.copytree(home / "runs" / "a", home / "half")
+        files.remove(home / "half" / "summary.json")
+        files.remove(home / "half" / "checkpoints" / "round-0002")
     finally:
         os.umask(before)
         os.chdir(here)
@@ -70,13 +69,13 @@ def contents(path):
 
 RESUME, REPORT = ["train", "--resume", "--out", "half"], ["report", "result", "--out", "page", "--force"]
 REFUSED = {
-    "train, resumed": (RESUME, ["half/.fedpriv.lock"]),
+    "train, resumed": (RESUME, ["half/.fedpriv.lock", "half/.fedpriv.jsonl"]),
     "train, new": ([*TRAIN, "--out", "new"], ["new/.fedpriv.lock"]),
     "train, anew": ([*TRAIN, "--out", "runs/a", "--force"], ["runs/a/.fedpriv.lock"]),
     "attack of a run": (["attack", "--run", "runs/a", *PIXELS, "--out", "new"], ["runs/a/.fedpriv.lock"]),
     "score": (["score", "result"], ["result/.fedpriv.lock", "result/pixels/.fedpriv.lock"]),
-    "report, anew": (REPORT, ["page/.fedpriv.lock"]),
-    "audit, resumed": (["audit", "--resume", "--out", "study"], ["study/.fedpriv.lock"]),
+    "report, anew": (REPORT, ["page/.fedpriv.lock", "page/.fedpriv.jsonl"]),
+    "audit, resumed": (["audit", "--resume", "--out", "study"], ["study/.fedpriv.lock", "study/.fedpriv.jsonl"]),
 }
 """Command -> files that it would write in place, each of which is a link in turn."""
 

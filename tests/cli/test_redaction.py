@@ -79,7 +79,7 @@ def files_with(folder, texts):
 def test_no_record_of_a_redacted_attack_has_a_digest_of_what_is_hidden(redacted, plain, tmp_path, capsys):
     rule, result = redacted
     hidden = digests(plain.path / "linear-layer")
-    assert files_with(plain.path, hidden.values()) == {"linear-layer/about.json"}
+    assert files_with(plain.path, hidden.values()) == {"linear-layer/.fedpriv.jsonl"}
     assert files_with(result.path, hidden.values()) == set()
     shutil.copytree(plain.path, tmp_path / "scored")
     code, out, err = call(capsys, "score", tmp_path / "scored", "--redact", rule)

@@ -1,9 +1,13 @@
 """Wrong use, one table: one line that says what would be right, exit code 2, and nothing made or changed."""
 
+import errno
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from command_line import call, refused
+from federations import DIGITS
 
 from fedpriv.cli.main import run
 
@@ -53,6 +57,7 @@ CASES = [
     # data
     (f"{DATA} --partition pathological --classes-per-client 4", "use assignment='random', which takes any number"),
     (f"{DATA} --partition iid --least-per-client 500", "has 179 samples, fewer than least_per_client=500"),
+    ("train --out bad\udcff", "bad\\udcff: no name in UTF-8"),
     # cost
     (f"{COST} --method fedgh", "pairs"),
     ("cost --method fedgg", "did you mean 'fedgh'"),
@@ -94,6 +99,33 @@ def test_wrong_use_is_answered_in_one_line(made, monkeypatch, capsys):
         if not right or complaint not in " ".join(err.split()) or sorted(made.iterdir()) != before:
             wrong.append((command, complaint, code, out, err))
     assert wrong == []
+
+
+def test_a_full_disk_is_named_with_the_way_on(tmp_path, monkeypatch, capsys):
+    def full(path, content, write=Path.write_bytes):
+        if path.name == "client-001.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        code, _, err = call(
+            capsys,
+            "train",
+            "--method",
+            "fedgh",
+            *DIGITS,
+            "--rounds",
+            "2",
+            "--models",
+            "small-mlp",
+            "--out",
+            tmp_path / "run",
+        )
+    assert (code, err.count("\n")) == (1, 1)
+    assert re.search(
+        r"failed: \S+/client-001\.safetensors: No space left on device; go on with: fedpriv train --resume", err
+    )
 
 
 def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from compare import expect_close
 from eval_cases import but
-from federations import CPU, files, small, train_small
+from federations import CPU, files, forged, small, train_small
 
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run, run_clients
@@ -154,7 +154,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def spoilt(finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "run")
-    return tmp_path / "run"
+    return forged(tmp_path / "run")
 
 
 def rewrite(path, change):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from federations import forged
 
 from fedpriv.integrations.recorder import Recorder
 from fedpriv.integrations.run import RecordedRun
@@ -123,12 +124,21 @@ def test_a_damaged_recording_is_named(tmp_path):
     seen = run.messages(1)[1]
     place = run.path / seen.file
     place.write_bytes(place.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"0002\.safetensors: altered"):
+        run.arrays(seen)
+    forged(run.path)
     with pytest.raises(UserError, match=r"0002\.safetensors: not a message that a recorder wrote"):
         run.arrays(seen)
     place.unlink()
     with pytest.raises(UserError, match="missing"):
         run.arrays(seen)
-    lines = run.path / "rounds" / "round-0002.jsonl"
+    for out in ("../run/recorded.json", str(place)):
+        lines = run.path / "rounds" / "round-0002.jsonl"
+        lines.write_text(json.dumps(seen.model_dump() | {"file": out}) + "\n")
+        with pytest.raises(
+            UserError, match=r"round-0002\.jsonl:1: field 'file': .*a path that leads out of the folder"
+        ):
+            run.messages(2)
     lines.write_text(json.dumps({"round": 2}) + "\n")
     with pytest.raises(UserError, match="is missing"):
         run.messages(2)

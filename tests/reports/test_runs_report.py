@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -60,6 +61,8 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(out):
     assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
     assert not re.search(r"https?://|@import|url\(", text)
+    for file in resources.files("fedpriv.reports").joinpath("templates").glob("*.html.j2"):
+        assert ("<head>" in file.read_text()) == ("Content-Security-Policy" in file.read_text()), file
     links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
     assert links == {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs} | {"report.html"}
     assert "small &lt;b&gt;&amp;|x" in text

@@ -6,13 +6,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import call
 from federations import QUICK_DATA
 from hostile_cases import Skeleton, Written
 
 import fedpriv
+from fedpriv.eval.storage import load_attack, load_scores
+from fedpriv.federation.capture import load_trace
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.states import load_state
+from fedpriv.integrations.recorder import Recorder
+from fedpriv.integrations.run import RecordedRun
+from fedpriv.reports.study_files import read_cells, read_study
+from fedpriv.util import files
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_bytes
 
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 2}
+SUITE = {"target": "prototype", "attacks": ["pixels", "dip", "membership"], "targets": 3, "iterations": 4}
 FIGURES = (
     "psnr_db",
     "psnr_db_median",
@@ -31,8 +43,7 @@ def sound(tmp_path_factory):
     home = tmp_path_factory.mktemp("sound")
     for name in ("fedgh", "fedproto"):
         fedpriv.train(name, out=home / "runs" / name, **SMALL)
-    quick = {"targets": 3, "iterations": 4, "out": home / "suite"}
-    fedpriv.attack(home / "runs" / "fedgh", target="prototype", attacks=["pixels", "dip", "membership"], **quick)
+    fedpriv.attack(home / "runs" / "fedgh", **SUITE, out=home / "suite")
     attacks = [{"name": "pixels", "iterations": 2}, {"name": "membership"}]
     study = {"attacks": attacks, "targets": 2, "control": False, "federation": SMALL}
     fedpriv.audit(methods=["fedgh", "fedproto"], **study, out=home / "study")
@@ -114,6 +125,66 @@ def reported(capsys, out, *folders):
     assert (code, len(why.strip().splitlines()), "strict" in why) == (2, 1, True)
     assert not Path(f"{out}-strict").exists()
     return err
+
+
+def run_of(folder):
+    run = RunDirectory.open(folder)
+    for part in ("uploads", "broadcasts"):
+        for path in (folder / part).rglob("*.safetensors"):
+            run.message(path)
+    for round_, clients in run.captured_rounds().items():
+        for client in clients:
+            load_trace(run, round_, client)
+    return run.load_checkpoint(2), *map(load_state, run.state_paths(2)), run.summary, *map(run.lines, LINES)
+
+
+LINES = ("metrics", "timings", "ledger")
+READ = {
+    "runs/fedgh": run_of,
+    "suite/pixels": lambda folder: (load_attack(folder), read_bytes(folder / "grid.png")),
+    "suite/membership": load_scores,
+    "suite": lambda folder: fedpriv.attack(folder.parent / "runs/fedgh", **SUITE, out=folder, resume=True),
+    "study": lambda folder: (read_study(folder), read_cells(folder)),
+    "recording": lambda folder: [[run.arrays(one) for one in run.messages(1)] for run in [RecordedRun.open(folder)]],
+}
+"""Folders, and who reads all that is in them."""
+
+
+def number(content):
+    """Make a digit another."""
+    place = next(place for place in range(len(content) // 2, len(content)) if chr(content[place]) in "0123456789")
+    content[place] ^= 1
+
+
+def test_no_edit_of_any_file_is_silent(sound, tmp_path):
+    recorder = Recorder(sound / "recording", "by hand 1.0")
+    recorder.broadcast(1, ["a"], {"arrays": {"weight": torch.ones(3)}})
+    recorder.upload(1, "a", {"arrays": {"weight": torch.rand(3)}})
+    recorder.close()
+    tried = 0
+    for folder, read in READ.items():
+        shutil.copytree(sound, tmp_path / "copy")
+        names = list(files.listed(sound / folder))
+        assert names
+        for name in names:
+            path = tmp_path / "copy" / folder / name
+            content = path.read_bytes()
+            flipped, edited = bytearray(content), bytearray(content)
+            flipped[len(content) // 2] ^= 1
+            number(edited)
+            for change in (flipped, edited, content[:-1], b"", None):
+                path.unlink()
+                if change is not None:
+                    path.write_bytes(change)
+                elif name.startswith("truth") or name == "grid.png":
+                    continue  # may be taken away, or is drawn again
+                with pytest.raises(UserError, match=rf"{path.name}:? "):
+                    read(tmp_path / "copy" / folder)
+                tried += 1
+            path.write_bytes(content)
+        read(tmp_path / "copy" / folder)
+        shutil.rmtree(tmp_path / "copy")
+    assert tried > 150
 
 
 @pytest.mark.parametrize("what", CASES)

@@ -59,8 +59,8 @@ def test_a_crash_leaves_each_file_the_old_one_or_the_new(home, monkeypatch):
         assert [read_bytes(home / name) for name in names] == [b"third"] * 3
 
 
-def test_lines_are_appended_and_half_a_line_is_left_out(home):
-    path = home / "a.jsonl"
+def test_lines_are_appended_and_half_a_line_is_left_out(tmp_path):
+    path = tmp_path / "a.jsonl"
     assert read_lines(path) == []
     append_lines({path: [{"round": 1}]})
     append_lines({path: [{"round": 2}]})
@@ -71,6 +71,41 @@ def test_lines_are_appended_and_half_a_line_is_left_out(home):
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: is a folder"):
         read_lines(path)
+
+
+def test_a_file_is_what_was_written_there_or_a_step_that_was_interrupted(home, monkeypatch):
+    path, other = home / "b" / "a.json", home / "b" / "c.jsonl"
+    write_all({path: b"1", other: b"{}\n"})
+    write_all({path: b"22"})
+    for content in (b"1", b"23", b"2", b"", None):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"a\.json: {'missing' if content is None else 'altered'}.* or remove"):
+            files.checked(path)
+        with pytest.raises(UserError, match=r"a\.json: (altered|no such file)"):
+            read_bytes(path)
+    with pytest.raises(UserError, match=r"a\.json: missing"):
+        files.check_present(home)
+    write_all({path: b"333"})
+
+    def dies(source, target):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", dies)
+        with pytest.raises(Killed):
+            write_all({path: b"4444"})
+    assert read_bytes(path) == b"333"
+    path.write_bytes(b"whatever a process that was killed left")
+    assert read_bytes(path).startswith(b"whatever")  # it is not listed, and made again
+    write_all({path: b"4444"})
+    files.remove(home / "b")
+    files.check_present(home)
+    write_all({other: b"{}\n"})
+    (home / MARKER).write_bytes((home / MARKER).read_bytes() + b'{"file": "half')
+    write_all({path: b"5"})
+    assert sorted(files.listed(home)) == ["b/a.json", "b/c.jsonl"]
 
 
 def test_every_way_to_write_gives_files_and_folders_the_mode_of_the_marked_folder(tmp_path):
