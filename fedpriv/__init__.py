@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fedpriv.api.federations import audit_dp as audit_dp
     from fedpriv.api.federations import cost as cost
     from fedpriv.api.federations import train as train
+    from fedpriv.api.guarding import GuardResult as GuardResult
+    from fedpriv.api.guarding import guard as guard
     from fedpriv.api.loading import Images as Images
     from fedpriv.api.loading import load as load
     from fedpriv.api.results import AttackResult as AttackResult
@@ -68,6 +70,7 @@ _NAMES = {
     "api.attacking": "attack attack_uploads",
     "api.results": "AttackResult score report compare Report Changes",
     "api.checking": "check",
+    "api.guarding": "guard GuardResult",
     "api.loading": "load Images",
     "api.auditing": "audit plan StudyPlan reproduce Reproduction",
     "api.cataloguing": "catalogue explain doctor Catalogue Explanation Diagnosis",

@@ -1,4 +1,4 @@
-"""Your own Flower app, recorded: one line in its server, and for audits one in its clients.
+"""Your own Flower app, recorded: one line in its server, and for audits one in its clients; or guarded in each client.
 
 Needs Flower: ``pip install "fedpriv[flower]"``. Nothing of it is imported before it is used::
 
@@ -13,9 +13,9 @@ Then: ``fedpriv attack --run runs/mine --target model``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Main = Callable[..., Any]
 
@@ -44,3 +44,24 @@ def truth(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> A
 
     note_truth(context)
     return call_next(message, context)
+
+
+def guard(
+    facts: Callable[[Any], Mapping[str, Any]],
+    *,
+    action: Literal["log", "drop"] = "log",
+    also_inconclusive: bool = False,
+) -> Callable[..., Any]:
+    """Return a mod that attacks a client's update before it is sent: ``ClientApp(mods=[fedpriv.flower.guard(facts)])``.
+
+    The verdict goes to standard error. Of other mods put it first: it then sees what they made of the update.
+
+    Args:
+        facts: function of the node's ``Context`` that returns the arguments of :func:`fedpriv.guard` but the upload.
+        action: ``log``, or ``drop``: in the place of a leak an error is sent, which strategies leave out of the round.
+        also_inconclusive: ``drop`` what was not decided too.
+    """
+    from fedpriv.integrations.flower import guarding_mod
+    from fedpriv.integrations.guarding import Watch
+
+    return guarding_mod(Watch(facts, action, also_inconclusive))

@@ -15,15 +15,16 @@ import fedpriv
 from fedpriv.cli.main import run as command
 
 VERBS = words(
-    "attack attack_uploads audit audit_dp catalogue check compare cost doctor explain load plan report reproduce score train"
+    "attack attack_uploads audit audit_dp catalogue check compare cost doctor explain guard load plan report reproduce "
+    "score train"
 )
 PAYLOADS = words(
     "AngleMatrix ClassLogits Classifier Entangled Extractor Kernel LabelCounts LowRankModel Model Payload Prototypes "
     "Representations SampleCount SmallModel"
 )
 OTHERS = words(
-    "AttackResult BatchFacts Catalogue Changes Check Diagnosis Explanation Gradient Images Listener PrivacyAudit Report "
-    "Reproduction Run StudyPlan StudyResult ThreatModel Traffic Update UserError"
+    "AttackResult BatchFacts Catalogue Changes Check Diagnosis Explanation Gradient GuardResult Images Listener "
+    "PrivacyAudit Report Reproduction Run StudyPlan StudyResult ThreatModel Traffic Update UserError"
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 

@@ -49,25 +49,25 @@ BUDGET: dict[str, int] = {
     "datasets": 999,
     "models": 816,
     "uploads": 927,
-    "integrations": 1_100,
+    "integrations": 1_231,
     "dp": 584,
     "federation": 2_058,
     "methods": 2_945,
     "defenses": 1_863,
     "attacks": 9_780,
-    "eval": 4_249,
+    "eval": 4_297,
     "claims": 211,
     "reports": 2_521,
     "cli": 1_009,
-    "pipeline": 1_728,
-    "sources": 3_181,
-    "api": 2_136,
+    "pipeline": 1_721,
+    "sources": 3_188,
+    "api": 2_343,
     "study": 2_356,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 1_041
+RESERVE = 655
 """Lines that no room has yet."""
 
 

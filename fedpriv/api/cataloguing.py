@@ -346,7 +346,7 @@ class Diagnosis(Tabular):
 
 
 def doctor(*, device: str = "auto") -> Diagnosis:
-    """Return the versions installed, a gradient on the device checked, and the machine's rates; problems are findings.
+    """Return the versions, a gradient checked, the machine's rates and iterations for a guard; problems are findings.
 
     Args:
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; what it computes is compared with the CPU.
@@ -355,6 +355,7 @@ def doctor(*, device: str = "auto") -> Diagnosis:
         "packages": _packages,
         "computing": lambda: _computing(device),
         "speed": lambda: (True, str(measure_rates())),
+        "guard": lambda: _guarding(device),
     }
     findings = []
     for name, check in checks.items():
@@ -401,3 +402,26 @@ def _computing(text: str) -> tuple[bool, str]:
     )
     details = f"{machine}; a gradient on {device} is {apart:.2g} from the CPU's (at most {BOUND})"
     return apart <= BOUND, details
+
+
+def _guarding(device: str) -> tuple[bool, str]:
+    """Return how many iterations of a guard's search fit ten seconds, by what 100 more take on four images and LeNet."""
+    import torch
+    from torch import nn
+
+    from fedpriv.models.zoo import lenet_sigmoid
+
+    data = fedpriv.load("fashion", per_class=11)
+    images, labels = data.images, data.labels
+    with torch.random.fork_rng(devices=[]):
+        extractor, width = lenet_sigmoid((1, 28, 28))
+        model = nn.Sequential(extractor, nn.Linear(width, 10))
+    sent = torch.autograd.grad(nn.functional.cross_entropy(model(images[:4]), labels[:4]), [*model.parameters()])
+    how: dict[str, Any] = {"model": model, "images": images[:4], "labels": labels[:4], "auxiliary": images[4:]}
+    how |= {"device": device, "attacks": "inverting-gradients"}
+    took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 120)]
+    number = int(10 / max(1e-4, (took[2] - took[1]) / 100))
+    return (
+        True,
+        f"about {number // 100 * 100 or number:,} iterations in 10 s (LeNet, four images of 28 x 28)",
+    )

@@ -212,7 +212,7 @@ def _drafts(upload: str, every: Sequence[Sequence[Record]]) -> Iterable[_Draft]:
         shared |= {"reach": first.reach}
         attacks = [one for one in every if endpoint_of(one[0]) == endpoint]
         there = {one[0].attack: one for one in reversed(attacks) if threat_of(one[0]) == threat}
-        if endpoint == "label disclosure" and named is not None and named.tells:
+        if endpoint == "label disclosure" and named is not None and (named.tells or (first.per_image and named.exact)):
             many: dict[str, Any] = {"n": named.clients, "n_clients": named.clients, "named": named}
             yield _Draft(Answer(**shared, verdict="leak", attack="the upload itself", **many))
         elif not there:
@@ -302,6 +302,7 @@ def _reasons(records: Sequence[Record], item: Comparison, able: Able | None) -> 
     if any(
         (one.control.difference_db if isinstance(one, ReconstructionRecord) else one.shuffled) is None
         for one in records
+        if not one.per_image  # a single client has none
     ):
         yield "no control"
     if able is None:

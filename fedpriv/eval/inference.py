@@ -74,8 +74,12 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
     crowds = [_crowd(said[k], len(current)) for k, current in zip(result.asked.classes, answers, strict=True)]
     holders = _holders(said.values(), problem.knowledge.n_classes)
     rare = [crowd * holders[current] for crowd, current in zip(crowds, classes, strict=True)]
-    ranked = Ranked.of(scores, answers, units)
-    guesses = {CLASSES_ALONE: Ranked.of(crowds, answers, units), HOLDERS: Ranked.of(rare, answers, units)}
+    apart = about.per_image
+    ranked = Ranked.of(scores, answers, units, apart=apart)
+    guesses = {
+        name: Ranked.of(guess, answers, units, apart=apart)
+        for name, guess in ((CLASSES_ALONE, crowds), (HOLDERS, rare))
+    }
     named = any(line.classes is not None for line in said.values())
     shuffled = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     return PropertyRecord(

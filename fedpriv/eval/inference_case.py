@@ -113,9 +113,12 @@ class Ranked:
     unit: NDArray[np.int64]
 
     @classmethod
-    def of(cls, scores: Sequence[Values], answers: Sequence[Answers], units: Sequence[int]) -> Ranked:
-        """Put together the scores and answers of each client, and of which unit it is."""
+    def of(
+        cls, scores: Sequence[Values], answers: Sequence[Answers], units: Sequence[int], *, apart: bool = False
+    ) -> Ranked:
+        """Put together the scores and answers of each client, and of which unit it is; or each answer is ``apart``."""
         unit = np.repeat(units, [len(score) for score in scores])
+        unit = np.arange(len(unit)) if apart else unit
         return cls(np.concatenate(list(scores)), np.concatenate(list(answers)), unit)
 
     @cached_property

@@ -108,7 +108,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
 
     def rank(values: Mapping[int, Tensor]) -> Ranked:
         scores = [on_common_scale(values[trial.candidates.client].numpy()) for trial in trials]
-        return Ranked.of(scores, member, units)
+        return Ranked.of(scores, member, units, apart=about.per_image)
 
     result = inference(problem)
     ranked, wrong = rank(result.values), case.shuffled(problem)

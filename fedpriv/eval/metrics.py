@@ -198,6 +198,7 @@ class TargetScore:
     psnr: float
     mse: float
     assigned: Tensor
+    each: Tensor  # (m,) PSNR of each pair in dB
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,11 @@ class ScoredGuesses:
     def psnr(self) -> Values:
         """PSNR of each target in dB."""
         return np.array([score.psnr for score in self.scores])
+
+    @property
+    def each(self) -> Values:
+        """PSNR of each image of each target in dB."""
+        return np.concatenate([score.each.numpy() for score in self.scores])
 
     @property
     def mse(self) -> Values:
@@ -247,7 +253,8 @@ def score_guesses(guesses: Tensor, truth: Truth) -> TargetScore:
     errors = squared_errors(guesses, truth.members)
     assigned, weights = assign(errors), _shares(truth)
     pairs = errors[assigned, torch.arange(truth.n_c)]
-    return TargetScore(float(weights @ psnr_of_mse(pairs)), float(weights @ pairs), assigned)
+    each = psnr_of_mse(pairs)
+    return TargetScore(float(weights @ each), float(weights @ pairs), assigned, each)
 
 
 def _shares(truth: Truth) -> Tensor:

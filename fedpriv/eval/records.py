@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
 from pydantic import Field, FiniteFloat, JsonValue
@@ -194,8 +194,8 @@ class Able(Record):
         return (self.planted is None or self.planted.is_found) and (self.reached is None or self.reached >= REACHED)
 
 
-Units = Literal["clients", "groups"]
-"""Independent units: clients, or the groups of clients that were declared to be one each."""
+Units = Literal["clients", "groups", "images"]
+"""Independent units: clients, the groups of clients that were declared to be one each, or of a single client its images."""
 
 
 class Provenance(Record):
@@ -211,6 +211,7 @@ class Provenance(Record):
     seed: int  # of the attack and its scoring
     reach: Reach | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)  # client -> its independent unit, where several are one
+    per_image: bool = False  # of one client: each image, or question, is a unit, and claims are about these alone
     premise: Premise | None = None  # of uploads that were made elsewhere; runs of fedpriv compute what attacks assume
     options: Mapping[str, JsonValue] = Field(default_factory=dict)  # of the attack
     run: RunConfig | None = None  # that was attacked; None for uploads that were made elsewhere
@@ -224,11 +225,15 @@ class Provenance(Record):
     @property
     def units(self) -> Units:
         """The independent units in a word."""
-        return "groups" if self.groups else "clients"
+        return "images" if self.per_image else "groups" if self.groups else "clients"
 
     def unit_of(self, client: int) -> int:
         """Return the independent unit that a client belongs to: itself unless groups were declared."""
         return self.groups.get(client, client)
+
+    def units_of(self, clients: Sequence[int]) -> tuple[int, ...]:
+        """Return the units of targets by their clients: those of the clients, or each target its own."""
+        return tuple(range(len(clients))) if self.per_image else tuple(map(self.unit_of, clients))
 
     @property
     def reach_label(self) -> str:
@@ -327,11 +332,11 @@ class Target(Record):
 
     @property
     def reached(self) -> bool:
-        """True where the search converged, or its objective is no worse than that of the true images."""
+        """True where the objective is no worse than that of the true images; where that is not known, on convergence."""
         fit = self.fit
         if fit is None or fit.attack is None or fit.truth is None:
             return self.converged
-        return self.converged or fit.attack <= fit.truth + ROUNDING
+        return fit.attack <= fit.truth + ROUNDING
 
 
 class ControlResult(Record):
@@ -368,10 +373,14 @@ class ReconstructionRecord(Provenance):
         return [row for row in self.targets if stratum in ("all", ESTIMANDS[row.n_c > 1])]
 
     def able_on(self, stratum: str) -> Able | None:
-        """Return the evidence that the attack finds what is there, over targets of a stratum."""
+        """Return the evidence that the attack finds what is there, over targets of a stratum.
+
+        That a search converged by its own rule counts beside a positive control only: a rule may hold before it has begun.
+        """
         rows = self.of(stratum)
         measured = bool(rows) and any(row.fit is not None for row in rows)
-        reached = sum(row.reached for row in rows) / len(rows) if measured else None
+        by_rule = self.planted is not None
+        reached = sum(row.reached or (by_rule and row.converged) for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
 
 

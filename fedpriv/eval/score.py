@@ -11,12 +11,13 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.eval.floors import FLOORS, SHUFFLED, guess
 from fedpriv.eval.identification import identification
-from fedpriv.eval.intervals import Means
+from fedpriv.eval.intervals import Means, Values
 from fedpriv.eval.metrics import (
     ScoredGuesses,
     cosine,
@@ -74,7 +75,7 @@ def score(
     reconstruction = reconstruction.to_cpu()
     _check("reconstruction", reconstruction, truths)
     targets = reconstruction.targets
-    means = Means(tuple(about.unit_of(target.client) for target in targets))
+    means = Means(about.units_of([target.client for target in targets]))
     attack, floors = _with_guesses(reconstruction, truths, seed)
     best_blind = best_floor(floors)
     if shuffled is not None:
@@ -86,7 +87,11 @@ def score(
     details = {name: _image_metrics(panel, truths, means) for name, panel in floors.items()}
     reidentified, rows, gains = identification(truths, attack, floors, means)
     strata = [ESTIMANDS[truth.n_c > 1] for truth in truths]
-    comparisons = image_comparisons(attack, floors, strata, means)
+    if about.per_image and reconstruction.images.shape[1] > 1:  # an upload as a whole: its images are the units
+        apart = {name: attack.each - panel.each for name, panel in floors.items()}
+        comparisons = Means(tuple(range(len(attack.each)))).compare(apart, "images", DECIBELS, named=NAMED)
+    else:
+        comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(rows).compare(gains, "identified", IDENTIFIED, [strata[row] for row in rows])
     # LPIPS costs a network pass for every pair: of the attack and its baseline alone.
     current = _image_metrics(attack, truths, means) | {"lpips": _lpips(attack, truths, means)}
@@ -128,14 +133,20 @@ def _with_guesses(
     }
 
 
-def planted_advantage(
-    reconstruction: Reconstruction, truths: tuple[Truth, ...], units: tuple[int, ...], seed: int
-) -> Planted:
+def beyond_guesses(reconstruction: Reconstruction, truths: tuple[Truth, ...], seed: int) -> Values:
+    """Return the PSNR of each image of each target ``(n,)`` above the strongest guess at that very image, dB."""
+    attack, floors = _with_guesses(reconstruction, truths, seed)
+    strongest: Values = np.max([panel.each for panel in floors.values()], axis=0)
+    return attack.each - strongest
+
+
+def planted_advantage(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
     """Return the advantage of an attack on uploads in which images were planted over the strongest guess at these.
 
-    The T truths are of one image each, in the order of the targets, as are the units; the seed is of the guesses.
+    The T truths are of one image each, in the order of the targets.
     """
-    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, seed)
+    attack, floors = _with_guesses(reconstruction.to_cpu(), truths, about.seed)
+    units = about.units_of([target.client for target in reconstruction.targets])
     gains = {"planted": attack.psnr - floors[best_floor(floors)].psnr}
     item = Means(units).compare(gains, "images", DECIBELS)[0]
     return Planted(mean=item.mean, ci95=item.ci95, n=item.n, n_clients=item.n_clients, least=item.least)

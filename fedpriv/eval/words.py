@@ -119,12 +119,17 @@ def estimand_words(answer: Answer) -> str:
 # ---------------------------------------------------------------- reasons and advice
 
 
+def units_of(answer: Answer) -> str:
+    """Return the independent units in a word; of a single client they are its images, or questions about them."""
+    return "questions" if answer.units == "images" and not is_decibels(answer) else answer.units
+
+
 def short_why(answer: Answer) -> str:
     """Return in a few words why an answer is inconclusive."""
-    more = f"would need ~{answer.needed} {answer.units} (had {answer.n_clients})"
+    more = f"would need ~{answer.needed} {units_of(answer)} (had {answer.n_clients})"
     return {
         "premise": "true images do not give these uploads",
-        "few clients": f"fewer than {FEW_CLIENTS} {answer.units}",
+        "few clients": f"fewer than {FEW_CLIENTS} {units_of(answer)}",
         "no held-out images": "no held-out images",
         "no control": "no shuffled control",
         "under-powered attack": "attack too weak to tell",
@@ -136,14 +141,18 @@ def short_why(answer: Answer) -> str:
 def advice(answer: Answer) -> str:
     """Return the advice on an inconclusive answer, as a sentence."""
     if answer.why == "wide interval":
+        if answer.units == "images":  # there are no more
+            return ""
         if answer.needed is None:
             least = amount(answer, answer.least)
             return f"The estimate lies at the least effect that counts ({least}): more will not settle it."
-        return f"About {answer.needed} {answer.units} would decide (now {answer.n_clients}; power 80 %, same spread)."
+        return (
+            f"About {answer.needed} {units_of(answer)} would decide (now {answer.n_clients}; power 80 %, same spread)."
+        )
     if answer.why == "premise" and answer.premise is not None:
         return f"The premise fails: {_premise_fails(answer.premise)}."
     return {
-        "few clients": f"At least {FEW_CLIENTS} {answer.units} are needed.",
+        "few clients": f"At least {FEW_CLIENTS} {units_of(answer)} are needed.",
         "no held-out images": "Bring images that each client holds and did not train on (held_out).",
         "no control": "Run it with its shuffled control.",
         "under-powered attack": able_words(answer.able),
@@ -183,18 +192,22 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         warning = f" Warning: {_premise_fails(premise)}." if premise and premise.status == "differs" else ""
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
-        return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)} {NOT_SPREAD}"
+        spread = "" if answer.units == "images" else f" {NOT_SPREAD}"
+        return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)}{spread}"
     known = (
         ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer)))) if answer.advantage is not None else ""
     )
     so_far = f" So far {known}." if known else ""
-    return f"{subject}: inconclusive ({answer.why}).{so_far} {advice(answer)}".rstrip()
+    why = short_why(answer) if (answer.why, answer.units) == ("few clients", "images") else answer.why
+    return f"{subject}: inconclusive ({why}).{so_far} {advice(answer)}".rstrip()
 
 
 def against(answer: Answer) -> str:
     """Return the baseline of an answer in words."""
     named = f"baseline: {LABELS.get(answer.against, answer.against)}"
     many = f"{answer.n} {'targets' if is_decibels(answer) else 'questions'}, {answer.n_clients} {answer.units}"
+    if answer.units == "images":
+        many = f"{answer.n_clients} {units_of(answer)}"
     return f"{named}; {many}{f', {answer.n_seeds} seeds' if answer.n_seeds > 1 else ''}"
 
 

@@ -1,4 +1,4 @@
-"""Flower's side of the recorder: a grid that shows every message it passes on, and mods for the clients' side."""
+"""Flower's side of recorder and guard: a grid that shows every message it passes on, and mods for the clients' side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fedpriv.integrations.guarding import Watch
 from fedpriv.integrations.recorder import Recorder, to_stderr
 from fedpriv.integrations.run import TRAIN, default_folder, write_partition
 from fedpriv.util.errors import UserError, short_line
@@ -204,3 +205,24 @@ def note_truth(context: Any) -> None:
         if type(error).__name__ not in _said:
             _said.add(type(error).__name__)
             to_stderr(short_line(f"no truth of node {context.node_id} is written: {error}"))
+
+
+WITHHELD: Final = 6
+"""Flower's error code of a mod that lets nothing pass (``MOD_FAILED_PRECONDITION``); strategies leave such replies out."""
+
+
+def guarding_mod(watch: Watch) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
+    """Return a mod that judges what a client answers to training, and in its place may answer that nothing is sent."""
+
+    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        from flwr.app import Error, Message
+
+        before = next(iter(_sets(message).values()), {})
+        reply = call_next(message, context)
+        if str(message.metadata.message_type).startswith(TRAIN) and reply.has_content():
+            after = next(iter(_sets(reply).values()), {})
+            if watch.withholds(context, before, after):
+                return Message(Error(WITHHELD, "withheld by the client's guard"), reply_to=message)
+        return reply
+
+    return mod

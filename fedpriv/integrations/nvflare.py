@@ -1,4 +1,4 @@
-"""NVFlare's side of the recorder: a filter that shows messages of a job's server to a recorder, and passes them on.
+"""NVFlare's side of recorder and guard: filters that show a server's messages to a recorder, or judge a client's results.
 
 NVFlare makes filters where the job runs, from their class and arguments, one for each direction; those of one folder share
 a recorder there.
@@ -6,14 +6,16 @@ a recorder there.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from fedpriv.integrations.recorder import Recorder, to_stderr
+from fedpriv.integrations.guarding import Action, Watch
+from fedpriv.integrations.recorder import Recorder, plain_sets, to_stderr
 from fedpriv.util.errors import UserError
 
 ROUND: Final = "current_round"
@@ -22,6 +24,7 @@ TASK: Final = "__task_name__"
 DIRECTION: Final = "__filter_dir__"
 PROCESS: Final = "__process_type__"
 GONE: Final = "_end_run"  # the event that ends a job
+SENT: Final = "_after_task_data_filter"  # the event after which a client has what it was sent
 HISTORY: Final = "filter_history"  # property of data: names of the filters that changed it
 ALGORITHM: Final = "PROCESSED_ALGORITHM"  # property of data: what it was encrypted by
 NESTED: Final = 8  # collections within collections that are followed
@@ -88,15 +91,63 @@ class RecordingFilter:
                 shared.recorder.close()
 
 
+class GuardingFilter:
+    """A filter of a client's results that attacks an update before it is sent, by :func:`fedpriv.guard`.
+
+    ``facts`` names a function, ``module:NAME``, of the site's name; it returns the arguments of the guard but the upload.
+    ``action`` is ``log``, or ``drop``: of a leak no array is sent, and NVFlare's FedAvg passes over an empty result (of a
+    round it needs one that is not). With ``also_inconclusive`` what was not decided is dropped too.
+    """
+
+    def __init__(self, facts: str, action: str = "log", also_inconclusive: bool = False) -> None:
+        super().__init__()
+        self.facts, self.action, self.also_inconclusive = facts, action, also_inconclusive
+        self._watch = Watch(self._given, cast(Action, action), also_inconclusive)
+        self._before: dict[str, Any] = {}
+
+    def _given(self, site: str) -> Any:
+        module, _, name = self.facts.partition(":")
+        return getattr(importlib.import_module(module), name)(site)
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Keep what the client is sent."""
+        if event_type == SENT:
+            self._before = _weights(fl_ctx.get_prop("__task_data__"))[1]
+
+    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+        """Judge a result; return it, or the same without arrays."""
+        data, after = _weights(shareable)
+        added = str(getattr(data, "data_kind", "")).endswith("WEIGHT_DIFF")
+        if data is None or not self._watch.withholds(fl_ctx.get_identity_name(), self._before, after, added):
+            return shareable
+        data.data = {}
+        return data.update_shareable(shareable)
+
+
+def _weights(shareable: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what a message holds, and copies of its arrays where these are weights; None of what holds nothing."""
+    from nvflare.apis.dxo import from_shareable
+
+    sets: dict[str, dict[str, Any]] = {}
+    try:
+        data = from_shareable(shareable)
+        _collect(data, "", sets, {})
+        plain = plain_sets({name: sets[name] for name in ("WEIGHTS", "WEIGHT_DIFF") if name in sets})[0]
+        return data, next(iter(plain.values()), {})
+    except Exception:  # an error, or a message of another kind
+        return None, {}
+
+
 def filter_class(module: str, name: str) -> type:
-    """Return :class:`RecordingFilter` as a filter of NVFlare, which jobs find under a name in a module."""
+    """Return a filter of NVFlare, which jobs find under a name in a module: ``Record`` or ``Guard``."""
     try:
         from nvflare.apis.filter import Filter
     except ImportError as error:
         raise UserError(
-            f"recording NVFlare jobs needs NVFlare ({error}); install it with: pip install 'fedpriv[nvflare]'"
+            f"filters of NVFlare jobs need NVFlare ({error}); install it with: pip install 'fedpriv[nvflare]'"
         ) from error
-    return type(name, (RecordingFilter, Filter), {"__module__": module, "__doc__": RecordingFilter.__doc__})
+    kind = GuardingFilter if name == "Guard" else RecordingFilter
+    return type(name, (kind, Filter), {"__module__": module, "__doc__": kind.__doc__})
 
 
 def _show(shared: Shared, shareable: Any, fl_ctx: Any) -> None:

@@ -29,9 +29,9 @@ from fedpriv.eval.records import (
     ReconstructionRecord,
 )
 from fedpriv.eval.redaction import OMIT
-from fedpriv.eval.score import score
+from fedpriv.eval.score import planted_advantage, score
 from fedpriv.pipeline.plan import AttackPlan, Job
-from fedpriv.pipeline.planted import judge_images, planted_images, planted_membership
+from fedpriv.pipeline.planted import planted_images, planted_membership
 from fedpriv.pipeline.premise import premise_of
 from fedpriv.reports.grid import grid_png
 from fedpriv.sources.case import EVERYTHING, Case, build_case, rounds_up_to
@@ -219,11 +219,11 @@ def positive_control(ground: AttackContext, job: Job, about: About, title: str) 
             return None
     pools = {target.client: source.pool(target.client, seed, ground.scorers) for target in case.targets}
     problem = ground.problem(ground.case_for(job), case.targets)
-    planted = planted_images(problem, case, pools, {client: about.unit_of(client) for client in pools})
+    planted = planted_images(problem, case, pools, about)
     if planted is None:
         return None
     try:
-        return judge_images(search(title, planted[0], ground, job), planted[1], about)
+        return planted_advantage(search(title, planted[0], ground, job), planted[1], about)
     except UserError as error:
         ground.listener.say(f"no positive control of {job.name}: {error}")
         return None

@@ -17,12 +17,11 @@ from torch import Tensor
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.inference.base import Inference
 from fedpriv.attacks.inputs.targets import represented
-from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.datasets.types import Samples
 from fedpriv.eval import membership
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import Planted, Provenance
-from fedpriv.eval.score import planted_advantage
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings, Pool, Truth, image_key
 from fedpriv.uploads.kinds import MIXTURES, VECTORS
@@ -118,7 +117,7 @@ def planted_observations(
 
 
 def planted_images(
-    problem: AttackProblem, case: Case, pools: Mapping[int, Pool], units: Mapping[int, int]
+    problem: AttackProblem, case: Case, pools: Mapping[int, Pool], about: Provenance
 ) -> tuple[AttackProblem, tuple[Truth, ...]] | None:
     """Return the problem of an attack on planted uploads, and its truths; None where nothing can be planted.
 
@@ -126,7 +125,7 @@ def planted_images(
         problem: of the attack; its targets are replaced.
         case: the same with the clients' real extractors, which the attack need not be granted.
         pools: client -> its pool.
-        units: client -> its independent unit.
+        about: says which clients, or images, are units: one target of each is planted.
     """
     planting = Planting(pools, problem.seed, problem.device, problem.knowledge.public_images)
     observations = planted_observations(planting, case.observations, case.knowledge)
@@ -134,9 +133,9 @@ def planted_images(
         return None
     there = {(seen.round, seen.client) for seen in observations}
     first: dict[int, TargetId] = {}
-    for target in case.targets:
+    for unit, target in zip(about.units_of([target.client for target in case.targets]), case.targets, strict=True):
         if (target.round, target.client) in there and target.label >= 0:
-            first.setdefault(units.get(target.client, target.client), target)
+            first.setdefault(unit, target)
     targets = tuple(sorted(list(first.values())[:MOST_TARGETS], key=lambda one: (one.round, one.client, one.index)))
     truths = []
     for target in targets:
@@ -157,12 +156,6 @@ def planted_images(
     extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in clients}
     knowledge = replace(problem.knowledge, defended={}, extractors=extractors)
     return replace(problem, observations=observations, knowledge=knowledge, targets=targets), tuple(truths)
-
-
-def judge_images(reconstruction: Reconstruction, truths: tuple[Truth, ...], about: Provenance) -> Planted:
-    """Return the advantage of an attack on planted uploads over the baseline."""
-    units = tuple(about.unit_of(target.client) for target in reconstruction.targets)
-    return planted_advantage(reconstruction, truths, units, about.seed)
 
 
 def planted_membership(

@@ -258,6 +258,6 @@ def _plans(source: ExternalSource, settings: Mapping[str, Any]) -> tuple[tuple[A
     notices = [*(f"left out: {line}" for line in (*early.values(), *refusals)), *adapted]
     if control and source.summed:
         notices.append("no negative control: the server sees one sum, in which every client's upload is")
-    elif control and len(source.newest) == 1:
+    elif control and len(source.newest) == 1 and not source.per_image:
         notices.append("no negative control: shuffling uploads takes two clients at least")
     return plans, notices

@@ -63,11 +63,13 @@ def read_uploads(
     *,
     numbers: Sequence[int] = (),
     summed: bool = False,
+    per_image: bool = False,
 ) -> ExternalSource:
     """Check everything that is handed in and return it as a source.
 
     Arguments are those of :func:`fedpriv.attack_uploads`; ``numbers`` are the rounds' own, ascending (default 1, 2, ...);
-    ``summed`` says that every upload is the sum over a round's clients.
+    ``summed`` says that every upload is the sum over a round's clients, ``per_image`` that there is one client, and
+    its images are the units of intervals.
     """
     device = pick_device(settings.get("device", "auto"))
     rounds = _by_round(uploads, target)
@@ -128,6 +130,7 @@ def read_uploads(
         total_rounds=len(rounds),
         model=model,
         summed=summed,
+        per_image=per_image,
         seen=tuple(seen),
         images=current,
         auxiliary=_auxiliary(auxiliary, settings.get("auxiliary_labels"), shape, owners),

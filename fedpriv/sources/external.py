@@ -37,6 +37,7 @@ class ExternalSource(Source):
     running: Mapping[int, Statistics] = field(default_factory=dict)  # of the uploaded network's batch norms
     public: Samples | None = None  # the attacker's own images with their classes
     groups: Mapping[int, int] = field(default_factory=dict)  # independent unit; empty where each client is one
+    per_image: bool = False  # of one client: each image is a unit
     raw: Mapping[int, Raw] = field(default_factory=dict)  # the newest upload as it was handed in
     held_out: Mapping[int, Samples] = field(default_factory=dict)  # the client's images that it did not train on
     method: str = "own uploads"  # as records call it
@@ -162,7 +163,8 @@ class ExternalSource(Source):
         return Holdings(samples, train, used, held_out, self.device)
 
     def described(self, round_: int | None) -> dict[str, Any]:
-        return {"method": self.method, "dataset": self.dataset, "groups": self.groups, "defenses": self.defenses}
+        how = {"groups": self.groups, "per_image": self.per_image, "defenses": self.defenses}
+        return {"method": self.method, "dataset": self.dataset, **how}
 
 
 def derive_card(source: ExternalSource, granted: Mapping[str, Any] | Sequence[str]) -> ThreatModel:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
@@ -34,15 +34,17 @@ class Steps:
     epochs: Annotated[int, Ge(1)] = 1  # times that a client goes over its images; the last batch of each may be smaller
     steps: Annotated[int, Ge(1)] | None = None  # batches of full size instead, where the app counts those
     optimiser: str = "sgd"  # of the steps; attacks on updates take all for plain SGD
+    label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0  # as torch's cross_entropy takes it
 
     def of(self, images: int) -> BatchFacts:
         """Return the batch facts of a client with so many images."""
+        loss = self.optimiser, self.label_smoothing
         if self.steps is not None:
-            return BatchFacts(self.batch_size, self.learning_rate, self.steps, optimiser=self.optimiser)
+            return BatchFacts(self.batch_size, self.learning_rate, self.steps, (), *loss)
         whole, rest = divmod(images, self.batch_size)
         sizes = ([self.batch_size] * whole + [rest] * (rest > 0)) * self.epochs
         uneven = tuple(sizes) if rest and whole else ()
-        return BatchFacts(max(sizes), self.learning_rate, len(sizes), uneven, self.optimiser)
+        return BatchFacts(max(sizes), self.learning_rate, len(sizes), uneven, *loss)
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,9 @@ def test_inversions_run_through_a_shadow_extractor(capsys):
 
 def test_lines_can_be_pasted(capsys):
     out = done(capsys, "doctor", "--device", "cpu")
-    assert [line.split()[:2] for line in out.splitlines()] == [["ok", "packages:"], ["ok", "computing:"]]
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["ok", f"{name}:"] for name in ("packages", "computing", "speed", "guard")
+    ]
     for version in (fedpriv.__version__, platform.python_version(), f"torch {importlib.metadata.version('torch')}"):
         assert version in out
     assert str(Path.home()) + "/" not in out
@@ -226,9 +228,9 @@ def test_a_failure_exits_with_one(capsys):
     code, out, _ = call(capsys, "doctor", "--device", "cuda:99", "--json")
     told = json.loads(out)
     assert (code, told["failed"]) == (1, True)
-    assert [one["name"] for one in told["findings"] if one["status"] == "failed"] == ["computing"]
+    assert [one["name"] for one in told["findings"] if one["status"] == "failed"] == ["computing", "guard"]
     code, out, _ = call(capsys, "doctor", "--device", "cuda:99", "--quiet")
-    assert (code, len(out.splitlines())) == (1, 1)
+    assert (code, len(out.splitlines())) == (1, 2)
 
 
 def test_a_device_that_computes_otherwise_has_failed(monkeypatch):

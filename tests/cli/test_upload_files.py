@@ -120,6 +120,6 @@ def test_what_is_wrong_with_a_client_names_its_file(clients, capsys):
         assert expected in refused(capsys, *ONE, "--lr", "0.1")
     torch.save(network().state_dict(), "uploads/other.pt")
     torch.save({"model": changed}, "uploads/client1.pt")
-    assert "client1.pt: holds dict; expected" in refused(capsys, *ONE, "--lr", "0.1")
+    assert "client1.pt: holds OrderedDict; expected" in refused(capsys, *ONE, "--lr", "0.1")
     torch.save(clients["uploads"][1].after, "uploads/client1.pt")
     assert "images: no file other.safetensors" in refused(capsys, *ONE, "--lr", "0.1")

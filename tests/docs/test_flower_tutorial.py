@@ -39,18 +39,24 @@ def told_command():
     )
 
 
-@pytest.mark.slow
-def test_the_tutorials_app_is_recorded_and_attacked(app, capsys):
+def federated(app, **changed):
+    """Run the app in this process, with some of its settings changed, and return what was recorded."""
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     server, client = (
         getattr(importlib.import_module(name), member)
         for name, _, member in (settings["components"][part].partition(":") for part in ("serverapp", "clientapp"))
     )
+    config = settings["config"] | changed
     grid = LocalGrid(client, {900 + k: k for k in range(5)})
     for own in grid.contexts.values():
-        own.run_config.update(settings["config"])
-    server(grid, Context(1, 0, {}, RecordDict(), dict(settings["config"])))
-    run = RecordedRun.open(app / "runs" / "mine")
+        own.run_config.update(config)
+    server(grid, Context(1, 0, {}, RecordDict(), dict(config)))
+    return RecordedRun.open(app / "runs" / "mine")
+
+
+@pytest.mark.slow
+def test_the_tutorials_app_is_recorded_and_attacked(app, capsys):
+    run = federated(app)
     assert run.rounds() == (1, 2)
     assert run.notes() == ()
     assert command([*told_command(), "--targets", "2", "--no-control"]) == 0
@@ -60,3 +66,21 @@ def test_the_tutorials_app_is_recorded_and_attacked(app, capsys):
     metrics = json.loads((app / "results" / "mine" / "dlg" / "metrics.json").read_text())
     assert metrics["metrics"]["psnr_db"]["mean"] > 40  # the page promises that both images come back
     assert (app / "results" / "mine" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_with_batch_norm_the_last_of_three_rounds_is_attacked(app, capsys):
+    task = app / "my_app" / "task.py"
+    plain = "nn.Conv2d(1, 8, 3, padding=1)"
+    assert plain in task.read_text()
+    task.write_text(task.read_text().replace(plain, f"nn.Sequential({plain}, nn.BatchNorm2d(8))"))
+    assert federated(app, **{"num-server-rounds": 3}).rounds() == (1, 2, 3)
+    how = (
+        "--run runs/mine --target model --allow-code my_app.task --allow-code audit --iterations 20 --targets 5 --out r"
+    )
+    assert command(["attack", *how.split(), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["attacks"]
+    for record in told["attacks"].values():
+        assert {target["round"] for target in record["targets"]} == {3}
+        assert record["premise"]["status"] == "agrees"

@@ -19,9 +19,10 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId, Threat
 from fedpriv.datasets.types import Samples
 from fedpriv.eval.inference_case import InferenceCase
 from fedpriv.eval.records import Provenance
+from fedpriv.eval.score import planted_advantage
 from fedpriv.pipeline.execute import in_place
 from fedpriv.pipeline.plan import first_look, granted, plan_of, protocol_plan, with_settings
-from fedpriv.pipeline.planted import Planting, judge_images, planted_images, planted_membership
+from fedpriv.pipeline.planted import Planting, planted_images, planted_membership
 from fedpriv.sources.case import Case
 from fedpriv.sources.truth import Holdings, Pool, Truth
 from fedpriv.uploads.payloads import Entangled, Prototypes, Representations
@@ -114,14 +115,16 @@ def test_planted_images_are_found_by_who_inverts_and_not_by_who_guesses():
     targets = tuple(TargetId(1, client, row, int(CLASSES_OF[row])) for client in CLIENTS for row in (0, 1))
     problem = AttackProblem(seen("prototype"), known(nn.Flatten()), targets, 0, CPU, None)
     case = Case(problem.observations, None, problem.knowledge, targets)
-    planted, truths = planted_images(problem, case, POOLS, {client: client // 2 for client in CLIENTS})
+    planted, truths = planted_images(
+        problem, case, POOLS, but(ABOUT, groups={client: client // 2 for client in CLIENTS})
+    )
     assert [(one.client, one.label) for one in planted.targets] == [(0, 2), (2, 2), (4, 2)]  # one a unit
     rows = [planted.observations[one.client].upload[0].features[one.index] for one in planted.targets]
     read = torch.stack(rows).reshape(-1, 1, 1, 8, 8)
     assert torch.equal(read[:, 0], torch.stack([truth.members[0] for truth in truths]))
     for images, found in ((read, True), (torch.rand(read.shape, generator=torch.Generator().manual_seed(0)), False)):
         made = reconstruction(images, per_client=1)
-        assert judge_images(made, truths, but(ABOUT, groups={})).is_found is found
+        assert planted_advantage(made, truths, but(ABOUT, groups={})).is_found is found
 
 
 # ---------------------------------------------------------------- the truth's own objective

@@ -52,11 +52,11 @@ def updates(model, loader=identity, optimiser=torch.optim.SGD, rate=RATE, size=4
     return made
 
 
-def gradients(model, kinds=(torch.float32,)):
+def gradients(model, kinds=(torch.float32,), smoothing=0.0):
     """Return one gradient a client, in each precision in turn."""
     made = []
     for images, labels, kind in zip(IMAGES, LABELS, CLIENTS * kinds, strict=False):
-        loss = functional.cross_entropy(model(images), labels)
+        loss = functional.cross_entropy(model(images), labels, label_smoothing=smoothing)
         made.append(fedpriv.Gradient([value.to(kind) for value in torch.autograd.grad(loss, [*model.parameters()])]))
     return made
 
@@ -153,6 +153,8 @@ def honest_clients():
     yield "in another order", attack(updates(model, size=2, epochs=2, shuffle=True, rate=RATE / 100), **small)
     kinds = torch.float32, torch.float64, torch.float16, torch.bfloat16
     yield "gradients in every precision", attack(gradients(model, kinds), model=model, **QUICK)
+    facts = fedpriv.BatchFacts(4, 1.0, 1, label_smoothing=0.1)
+    yield "smoothed labels", attack(gradients(model, smoothing=0.1), model=model, batch=facts, **QUICK)
     yield "batch norm", attack(gradients(normed().train()), model=normed(), **QUICK)
     group = normed(nn.GroupNorm)
     yield "group norm", attack(gradients(group), model=group, **QUICK)
