@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_063,
+    "util": 2_071,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
@@ -52,22 +52,22 @@ BUDGET: dict[str, int] = {
     "integrations": 1_231,
     "dp": 584,
     "federation": 2_058,
-    "methods": 2_945,
+    "methods": 2_947,
     "defenses": 1_863,
     "attacks": 9_780,
-    "eval": 4_297,
-    "claims": 211,
-    "reports": 2_521,
+    "eval": 4_300,
+    "claims": 212,
+    "reports": 2_529,
     "cli": 1_009,
     "pipeline": 1_721,
     "sources": 3_188,
-    "api": 2_343,
-    "study": 2_356,
+    "api": 2_347,
+    "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 655
+RESERVE = 608
 """Lines that no room has yet."""
 
 

@@ -24,10 +24,12 @@ from fedpriv.pipeline.plan import attack_names, target_name
 from fedpriv.pipeline.suites import attack_source
 from fedpriv.sources.door import read_uploads
 from fedpriv.sources.external import ExternalSource
+from fedpriv.sources.messages import Gradient, Update
 from fedpriv.sources.source import batch_norms
 from fedpriv.study.saving import place
 from fedpriv.study.settings import refuse_small
 from fedpriv.uploads.kinds import NETWORKS
+from fedpriv.uploads.payload import Payload
 from fedpriv.util.config import texts
 from fedpriv.util.errors import UserError
 
@@ -38,8 +40,8 @@ FEW_IMAGES = 8
 """Most images of an update that are searched for unasked: of more, a short search finds nothing."""
 
 CAME_BACK = 6.0
-"""Decibels above the strongest guess at an image from which on it came back: of 16 images the best was never more than 4.8
-above in 150 updates of other images of their classes."""
+"""Decibels above the strongest guess at an image from which on it came back: in 2 of 100 updates of other images one of 16
+seemed to (``docs/calibration.md``)."""
 
 JUDGED = ("leak:reconstruction", "leak:membership", "leak:label-disclosure")
 
@@ -115,6 +117,8 @@ def guard(
     refuse_small(settings, ("iterations",))
     if "redact" in settings:
         raise UserError("redact: a guard measures images that came back; drop it")
+    if target is None and not isinstance(upload, (Payload, Update, Gradient)):
+        raise UserError(f"target: missing; a {type(upload).__name__} does not say its kind: fedpriv list targets")
     wanted, kind = endpoints_of(fail_on), target_name(str(target or getattr(upload, "kind", "model")))
     if auxiliary is None:
         auxiliary = settings.get("held_out")

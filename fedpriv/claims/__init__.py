@@ -20,6 +20,7 @@ from fedpriv.util.foreign import toml_file, toml_table
 
 Quantity = Literal["accuracy", "communication", "inversion"]
 Axis = Literal["rows", "columns"]
+Moment = Literal["after_training", "after_broadcast"]
 Table = Mapping[str, Any]
 """Settings by name, as a TOML file holds them."""
 
@@ -33,7 +34,7 @@ class Measure:
 
     # Accuracy: the mean over clients; rounds until it is reached; scalars or bytes of a round that go up, down or both ways.
     what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
-    moment: Literal["after_training", "after_broadcast"] = "after_training"  # of accuracies: when in a round
+    moment: Moment = "after_training"  # of accuracies: when in a round
     when: Literal["final", "best"] = "final"  # of accuracies: after the last round, or the highest of any
     reach: float | None = None  # of rounds: the accuracy, in [0, 1]
     per: Literal["all clients", "client"] = "all clients"  # of traffic, or the mean over clients

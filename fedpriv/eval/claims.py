@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from fedpriv.eval.intervals import TAIL
 from fedpriv.eval.records import RECORD_VERSION, Comparison, Estimate, Interval
@@ -27,7 +27,8 @@ class ClaimCell(Record):
 
     ``spread`` is the deviation that the paper prints; ``measured`` is None where nothing came out, ``verdict`` where the
     paper gives no value. The baseline is the strongest guess without the upload, over which ``advantage`` is, or ``local``.
-    ``failed`` has the seeds that ``measured`` lacks, each with its reason.
+    ``failed`` has the seeds that ``measured`` lacks, each with its reason. ``other_moment``, of accuracies, maps the moment
+    of a round that ``measured`` is not of to ours then.
     """
 
     row: str
@@ -46,6 +47,7 @@ class ClaimCell(Record):
     verdict: ClaimWord | None
     why: str
     remark: str = ""
+    other_moment: Mapping[str, Estimate] = Field(default_factory=dict)
 
 
 class ClaimedOrder(Record):
@@ -69,6 +71,7 @@ class ClaimStatement(Record):
     orders: tuple[ClaimedOrder, ...]
     verdict: ClaimWord
     why: str
+    other_moment: ClaimWord | None = None  # by accuracies at the other moment of a round
 
 
 class ClaimCard(Record):

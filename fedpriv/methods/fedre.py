@@ -5,7 +5,9 @@ Clients train by cross-entropy. The head starts as a copy of the clients' common
 - ``fedre``, one entangled representation and its label encoding a client: Yao et al.: FedRE: A Representation Entanglement
   Framework for Model-Heterogeneous Federated Learning, algorithm 1 and equations 3, 7-12. The server's loss is the plain
   sum over the uploads of a batch (equation 3), which is cross-entropy with soft targets, as each label encoding sums to
-  one. The published code leaves the broadcast out; here the head is broadcast every round, as the paper says.
+  one. The authors' code has several versions: in an older one (commit b9b1e9c) ``flcore/servers/serverre.py`` on HtFLlib
+  leaves the broadcast out, and that on PFLlib sends the head before clients train; neither scores any model. Here the head
+  is broadcast every round, as the paper says, and accuracy is taken both after training and after the broadcast.
 - ``fedallrep``, every representation with its label: the baseline of FedRE (table 4).
 - ``fedgh``, class prototypes, each one training row: Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with
   Generalized Global Header, ACM MM 2023. They are exact class means in evaluation mode after training (the official code

@@ -8,6 +8,7 @@ from fedpriv.eval.claims import ClaimCard, ClaimCell, ClaimedOrder, ClaimWord
 from fedpriv.eval.records import Estimate
 from fedpriv.eval.storage import write_record
 from fedpriv.reports.page import environment
+from fedpriv.reports.run_records import MOMENTS
 from fedpriv.util.escape import duration
 from fedpriv.util.files import write_text
 
@@ -34,13 +35,15 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json`` and ``claim.html`` into a folder."""
     cells = [cell for cell in card.cells if cell.claimed is not None or cell.measured is not None or cell.failed]
     inverted = card.quantity == "inversion"
+    twice = any(cell.other_moment for cell in cells)
+    further = ("advantage [95 %]",) if inverted else ("at the other moment of a round",) if twice else ()
     values = {
         "card": card,
         "scale": COUNTED if card.quantity == "communication" else SCALES[card.scale],
         "badges": BADGES,
         "inverted": inverted,
-        "columns": ("claimed", "measured [95 %]", "its own baseline", *(("advantage [95 %]",) if inverted else ())),
-        "cells": [(cell, _shown(cell, len(card.seeds), inverted=inverted)) for cell in cells],
+        "columns": ("claimed", "measured [95 %]", "its own baseline", *further),
+        "cells": [(cell, _shown(cell, len(card.seeds), inverted=inverted, twice=twice)) for cell in cells],
         "failed": [f"{cell.row}, {cell.column}: {'; '.join(cell.failed)}" for cell in cells if cell.failed],
         "remarks": [f"{cell.row}, {cell.column}: {cell.remark}" for cell in cells if cell.remark],
         "versions": ", ".join(f"{name} {version}" for name, version in card.versions.items()),
@@ -79,11 +82,13 @@ def lines_of(card: ClaimCard) -> list[str]:
     if card.verdict != "pipeline check":
         for statement in card.statements:
             why = f" ({statement.why})" if statement.why else ""
-            lines.append(f"{statement.verdict}{why}: {statement.text}")
+            turned = statement.other_moment not in (None, statement.verdict)
+            other = f" At the other moment of a round: {statement.other_moment}." if turned else ""
+            lines.append(f"{statement.verdict}{why}: {statement.text}{other}")
     return lines + [f"failed: {cell.row}, {cell.column}: {reason}" for cell in card.cells for reason in cell.failed]
 
 
-def _shown(cell: ClaimCell, seeds: int, *, inverted: bool) -> list[str]:
+def _shown(cell: ClaimCell, seeds: int, *, inverted: bool, twice: bool) -> list[str]:
     """Return a value as a table shows it, in words; "–" for none."""
     claimed = "–" if cell.claimed is None else f"{cell.claimed:,.{cell.digits}f}"
     claimed += "" if cell.spread is None else f" ± {cell.spread:,.{cell.digits}f}"
@@ -91,7 +96,10 @@ def _shown(cell: ClaimCell, seeds: int, *, inverted: bool) -> list[str]:
     name = f" ({cell.baseline_name})" if cell.baseline is not None else ""
     lacking = f", {seeds - len(cell.failed)} of {seeds} seeds" if cell.failed else ""
     shown = [claimed, estimate(cell.measured, cell.digits) + lacking, estimate(cell.baseline, cell.digits) + name]
-    return [*shown, estimate(cell.advantage, cell.digits, sign="+")] if inverted else shown
+    if inverted:
+        shown.append(estimate(cell.advantage, cell.digits, sign="+"))
+    others = [f"{estimate(mean, cell.digits)} {MOMENTS[name]}" for name, mean in cell.other_moment.items()]
+    return [*shown, ", ".join(others) or "–"] if twice else shown
 
 
 def estimate(found: Estimate | None, digits: int, sign: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.claims import Claim, Measure, Statement
+from fedpriv.claims import Claim, Measure, Moment, Statement
 from fedpriv.eval.claims import (
     ClaimCard,
     ClaimCell,
@@ -32,6 +32,8 @@ from fedpriv.reports.study_files import Cell, read_cells
 from fedpriv.study.claim_plan import PAPER, Asked, Place, Plan, changed, measure_of, places, setting_at, sizes_of
 
 ENOUGH_SEEDS = 3  # seeds from which on an interval goes over seeds
+OTHER: dict[str, Moment] = {"after_training": "after_broadcast", "after_broadcast": "after_training"}
+"""Moments of a round -> the other one."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,16 @@ def difference(better: Seeds, than: Seeds | None, least: float, *, below: bool) 
     return _compared(np.array(gains), range(len(gains)), least)
 
 
-def trained(claim: Claim, position: Place, outcome: StudyOutcome, scale: str) -> Measured:
-    """Return the value of a cell that a study trained, or attacked, with its own baseline: a guess, or clients alone."""
+def trained(
+    claim: Claim, position: Place, outcome: StudyOutcome, scale: str, *, other_moment: bool = False
+) -> Measured:
+    """Return the value of a cell that a study trained, or attacked, with its own baseline: a guess, or clients alone.
+
+    ``other_moment``: at the moment of a round that the claim does not mean.
+    """
     measure, inverted = measure_of(claim, position, scale), claim.quantity == "inversion"
+    if other_moment:
+        measure = replace(measure, moment=OTHER[measure.moment])
     values: dict[int, PerUnit] = {}
     baselines: dict[int, PerUnit] = {}
     names: dict[str, None] = {}
@@ -193,6 +202,18 @@ def card_of(
     untried = Measured(why="not tried")
     cells = tuple(_cell(claim, index, requested, results.get(index.name, untried)) for index in places(claim))
     statements = tuple(_statement(claim, current, requested, plan, results) for current in claim.statements)
+    if outcome is not None and claim.quantity == "accuracy":
+        others = {item.name: trained(claim, item, outcome, requested.scale, other_moment=True) for item in plan.tried}
+        cells = tuple(
+            cell.model_copy(update={"other_moment": {OTHER[measure_of(claim, index).moment]: mean}})
+            if (mean := others.get(index.name, untried).mean) is not None
+            else cell
+            for index, cell in zip(places(claim), cells, strict=True)
+        )
+        statements = tuple(
+            statement.model_copy(update={"other_moment": _statement(claim, current, requested, plan, others).verdict})
+            for current, statement in zip(claim.statements, statements, strict=True)
+        )
     values = [cell.verdict for cell in cells if cell.verdict and cell.measured]
     if requested.scale != PAPER and not claim.counted:
         values = [word for word in values if word != "not decided"]

@@ -42,9 +42,10 @@ PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
 READ_AGAIN = (".json", ".jsonl", ".safetensors", ".png")
 """Ends of the names of files that markers list."""
 
-_digests: dict[tuple[int, ...], str] = {}
-_lists: dict[Path, tuple[int, int, dict[str, str]]] = {}
-"""Of a marker the inode, the bytes that are read, and what they list."""
+_seen: dict[str, tuple[int, ...]] = {}
+"""Files that hold what was written there: device, inode, size and time of change."""
+_lists: dict[Path, tuple[tuple[str, int, int, int], dict[str, str]]] = {}
+"""Of a folder the identity, its marker's inode, size and time of change, and what that lists."""
 
 _group: ContextVar[bool] = ContextVar("share_group", default=False)
 
@@ -153,48 +154,56 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, computed once in a process for each inode, size and time of change."""
-    about = os.stat(path)
-    stamp = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
-    if stamp not in _digests:
-        with foreign.open_file(path, foreign.TENSORS) as file:
-            _digests[stamp] = hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
-    return _digests[stamp]
+    """Return the SHA-256 of a file."""
+    with foreign.open_file(path, foreign.TENSORS) as file:
+        return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
 
 def listed(home: Path) -> dict[str, str]:
-    """Return the digests that a marked folder lists, by the names of the files from there; none without a marker."""
-    return {} if identity(home) is None else _listed(home)
-
-
-def _listed(home: Path) -> dict[str, str]:
-    about, (inode, read, rows) = os.stat(home / MARKER), _lists.get(home, (0, 0, {}))
-    if inode == about.st_ino and read == about.st_size:
+    """Return the digests that a folder's marker lists, by the names of the files from there; none without a marker."""
+    known = identity(home)
+    if known is None:
+        return {}
+    about, (before, rows) = os.stat(home / MARKER), _lists.get(home, (("", 0, 0, 0), {}))
+    now = known, about.st_ino, about.st_size, about.st_mtime_ns
+    if before == now:
         return rows
-    if inode != about.st_ino or read > about.st_size:
-        read, rows = 0, {}
+    read = before[2] if before[:2] == now[:2] and before[2] < now[2] else 0  # where lines were added since
+    rows = rows if read else {}
     with foreign.open_file(home / MARKER, foreign.RECORDS) as file:
         file.seek(read)
-        for line in file.read(about.st_size - read).split(b"\n"):
+        for line in file.read(now[2] - read).split(b"\n"):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # the first, an empty line, or half of one
                 row = foreign.json_value(line)
                 if row["sha256"] is None:
                     rows.pop(row["file"], None)
                 else:
                     rows[str(row["file"])] = row["sha256"]
-    _lists[home] = about.st_ino, about.st_size, rows
+    _lists[home] = now, rows
     return rows
 
 
 def checked(path: Path) -> Path:
-    """Return the path of a file; UserError where it is gone, or is not what was written there."""
+    """Return the path of a file; UserError where it is gone, or is not what was written there. Looks once in a process."""
+    key, stamp = os.fspath(path), _stamp(path)
+    if stamp and _seen.get(key) == stamp:
+        return path
     home, name = _place(path)
-    expected = None if home is None else _listed(home).get(name)
+    expected = None if home is None else listed(home).get(name)
     if expected is not None and not (path.is_file() and digest(path) == expected):
         what = "altered: it is not what fedpriv wrote there" if os.path.lexists(path) else "missing"
         advice = f"restore it from a copy, or remove {home} and repeat the command that made it"
         raise UserError(f"{path}: {what} (SHA-256 in {MARKER}); {advice}")
+    _seen[key] = stamp
     return path
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return ()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def check_present(home: Path) -> None:
@@ -265,6 +274,7 @@ def placing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
                 _list(home, dict.fromkeys(before))
     for home, lines in rows.items():
         _list(home, lines)
+    _seen.update({os.fspath(path): _stamp(path) for path in files})
 
 
 @contextlib.contextmanager

@@ -129,8 +129,6 @@ def refuse_unmarked(path: Path) -> None:
 def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
-        if any("\udc80" <= letter <= "\udcff" for letter in os.path.abspath(path)):  # bytes that are no UTF-8
-            raise UserError(f"{path}: no name in UTF-8, as tables and pages are; choose another out")
         if os.path.lexists(path) and not path.is_dir():
             raise UserError(f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; out takes a folder")
         if files.identity(path) is not None:

@@ -57,7 +57,6 @@ CASES = [
     # data
     (f"{DATA} --partition pathological --classes-per-client 4", "use assignment='random', which takes any number"),
     (f"{DATA} --partition iid --least-per-client 500", "has 179 samples, fewer than least_per_client=500"),
-    ("train --out bad\udcff", "bad\\udcff: no name in UTF-8"),
     # cost
     (f"{COST} --method fedgh", "pairs"),
     ("cost --method fedgg", "did you mean 'fedgh'"),

@@ -84,6 +84,8 @@ def test_prototypes_name_their_classes_in_clear():
     result = fedpriv.guard(sent, extractor=network, iterations=5, fail_on="leak:label-disclosure", **truth)
     assert result.status == "leak"
     assert "in clear" in result.reasons[0]
+    with pytest.raises(UserError, match="target: missing; a dict does not say its kind"):
+        fedpriv.guard({0: means[0]}, extractor=network, **truth)
     result = fedpriv.guard(sent, extractor=network, iterations=5, fail_on="leak:membership", **truth)
     assert (result.status, result.reasons[0][:27]) == ("inconclusive", "Membership was not measured")
 

@@ -77,6 +77,10 @@ def test_a_claim_of_one_s_own_in_its_own_setting(own):
     own_runs = [run for run in runs if run.config.method == "fedproto"]
     expected = [100 * run.summary.accuracy["after_training"].mean_over_clients for run in own_runs]
     assert prototypes.measured.mean == pytest.approx(float(np.mean(expected)))
+    received = [100 * run.summary.accuracy["after_broadcast"].mean_over_clients for run in own_runs]
+    assert prototypes.other_moment["after_broadcast"].mean == pytest.approx(float(np.mean(received)))
+    assert card.statements[0].other_moment is not None
+    assert "at the other moment of a round" in (home / "out" / "claim.html").read_text()
     assert len(runs) - len(own_runs) == prototypes.measured.n == 2, "the row of the claim stands for the clients alone"
     assert prototypes.baseline.mean == pytest.approx(local.measured.mean)
     assert prototypes.same_setting
