@@ -48,7 +48,7 @@ def main() -> int:
                     print(f"{name}: cannot be installed here", flush=True)
                     continue
             done = subprocess.run(
-                [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+                [python, "-m", "pytest", "-W", "ignore", "-p", "no:cacheprovider", *tests],
                 cwd=HOME,
                 capture_output=True,
                 text=True,

@@ -117,7 +117,7 @@ GONE += [
     for kind in ("model", "small-model", "low-rank-model")
 ]
 GONE += [(name, "extractor") for name in ("untransform", "gradient-dip")]
-GONE += [("pooled", kind) for kind in ("model", "small-model")] + [("joint", "prototype")]
+GONE += [("joint", "prototype")]
 EXPECTED["attack/prototype/*:*"] = "means of one image and of several come in turns as targets, after 4386c0d7"
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")
 ASKED = sorted({target for _, target, attacks, _ in SUITES.values() if "property" in attacks.split()})

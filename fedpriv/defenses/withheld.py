@@ -144,6 +144,7 @@ class SecureAggregation(Defense):
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
     answers = (
+        Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
         Answer(("membership",), (*NETWORK_NAMES, *LAYER_NAMES), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )

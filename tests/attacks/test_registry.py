@@ -55,6 +55,7 @@ FITS = {
     **dict.fromkeys(("decoder", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients"), NETWORKS),
+    "pooled": ("model", "small-model"),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),

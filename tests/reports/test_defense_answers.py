@@ -57,7 +57,7 @@ def counted(defense, attack, target, options=None, of=None):
         ("hide-labels", "unmix", "entangled", {"weights": "sent"}, False),
         ("hide-labels", "unmix", "entangled", {"weights": "hidden"}, True),
         ("secure-aggregation", "dlg", "model", {}, False),
-        ("secure-aggregation", "membership", "model", {}, True),
+        ("secure-aggregation", "pooled", "model", {}, True),
         ("transform", "inverting-gradients", "model", {}, True),
         ("mixup", "dlg", "model", {"labels": "joint"}, True),
         ("mixup", "dlg", "model", {}, False),
