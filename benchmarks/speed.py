@@ -32,8 +32,9 @@ CLIENTS, SIDE, ENDLESS = 10, 32, 1000
 
 CASES: dict[str, dict[str, Any]] = {
     **{
-        f"rounds {method}": {"work": "rounds", "method": method, "per_class": 60}
-        for method in ("local", "fedproto", "fedgh", "fedre", "fedkd")
+        f"rounds {method}": {"work": "rounds", "method": method, "per_class": 400}
+        # 3,000 images are trained on in a round
+        for method in ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedmrl", "fedkd")
     },
     **{
         f"client steps fedre beside {other}": {"work": "clients", "method": "fedre", "beside": other, "per_class": 200}
@@ -128,6 +129,7 @@ def run_config(case: dict[str, Any]) -> Any:
     from fedpriv.federation.method import LocalTraining
     from fedpriv.federation.run_directory import RunConfig
 
+    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
     return RunConfig(
         method=case["method"],
         options=METHOD_OPTIONS.get(case["method"], ({}, {}))[0],
@@ -154,7 +156,6 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     from fedpriv.sources.run import prepare
 
     torch.set_num_threads(1)
-    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
     config = run_config(case)
     federation = prepare(config, torch.device("cpu"))
 
@@ -390,7 +391,11 @@ def main() -> None:
         )
     print(f"{measure_rates()}\n")
     print("| case | CPU s a turn | beside | ratio |\n| --- | ---: | ---: | ---: |")
+    from htfllib_peer import SERVERS
+
     for name in names:
+        if options.peer and CASES[name]["work"] == "rounds" and CASES[name]["method"] not in SERVERS:
+            continue
         extra = {"seed": options.seed, "peer": options.peer, "htfllib": options.htfllib}
         pairs = measure({**CASES[name], **extra}, options.base, options.pairs)
         own, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs if pair[1] is not None]

@@ -53,9 +53,9 @@ BUDGET: dict[str, int] = {
     "dp": 584,
     "federation": 2_058,
     "methods": 2_947,
-    "defenses": 1_863,
-    "attacks": 9_780,
-    "eval": 4_300,
+    "defenses": 1_861,
+    "attacks": 9_688,
+    "eval": 4_297,
     "claims": 212,
     "reports": 2_529,
     "cli": 1_009,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 608
+RESERVE = 705
 """Lines that no room has yet."""
 
 

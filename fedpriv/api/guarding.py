@@ -40,8 +40,8 @@ FEW_IMAGES = 8
 """Most images of an update that are searched for unasked: of more, a short search finds nothing."""
 
 CAME_BACK = 6.0
-"""Decibels above the strongest guess at an image from which on it came back: of 16 images the best was never more than 4.8
-above in 150 updates of other images of their classes."""
+"""Decibels above the strongest guess at an image from which on it came back: in 2 of 100 updates of other images one of 16
+seemed to (``docs/calibration.md``)."""
 
 JUDGED = ("leak:reconstruction", "leak:membership", "leak:label-disclosure")
 

@@ -13,7 +13,6 @@ ATTACKS = Registry(
     "attack",
     {
         "dip": "fedpriv.attacks.inversion.vector:DipInversion",
-        "joint": "fedpriv.attacks.inversion.vector:JointInversion",
         "decoder": "fedpriv.attacks.inversion.decoder:DecoderInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "unmix": "fedpriv.attacks.features.posterior:UnmixedInversion",

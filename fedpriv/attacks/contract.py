@@ -198,7 +198,6 @@ def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackPro
     expected = {
         "images": (targets, *guesses, *problem.knowledge.image_shape),
         "objective": (targets, *reconstruction.objective.shape[1:2]),
-        "chosen": (targets,),
         "labels": (targets, *guesses),
         "converged": (targets,),
     }

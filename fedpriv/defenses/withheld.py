@@ -35,7 +35,7 @@ class CountFloor(SignalDefense):
     name: ClassVar[str] = "count-floor"
     source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
-    answers = (Answer(("joint",), ("prototype",), note="inverts all images of a class together"), UNTOUCHED)
+    answers = (UNTOUCHED,)
     fits = BY_CLASS
 
     def check(self, plan: ProtectionPlan) -> None:
