@@ -4,6 +4,7 @@
     python benchmarks/speed.py dip rounds --base CHECKOUT        # beside another commit: git worktree add CHECKOUT COMMIT
     PYTHONPATH=breaching python benchmarks/speed.py dlg inverting-gradients --peer
     python benchmarks/speed.py rounds --peer --htfllib HtFLlib
+    python benchmarks/speed.py "client steps"                    # FedRE beside itself without entanglement: its table 9
 
 Each side is a process of its own with one thread; they take turns (a b a b), after one turn each that is not measured, and
 a ratio is of a pair of turns. The clock is that of the process, start-up left out. Prints least, median and largest.
@@ -36,6 +37,10 @@ CASES: dict[str, dict[str, Any]] = {
         for method in ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedmrl", "fedkd")
     },
     **{
+        f"client steps fedre beside {other}": {"work": "clients", "method": "fedre", "beside": other, "per_class": 200}
+        for other in ("fedallrep", "local")
+    },
+    **{
         f"{attack} {net}, {targets} target{'s' * (targets > 1)}": {
             **{"work": "gradients", "attack": attack, "net": net, "targets": targets, "steps": steps, "size": size}
         }
@@ -51,7 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dip cnn4, 1 target": {"work": "dip", "targets": 1, "iterations": 40},
     "dip cnn4, 8 targets": {"work": "dip", "targets": 8, "iterations": 15},
 }
-"""Names -> what a turn does; ``size`` is images in a batch."""
+"""Names -> what a turn does; ``size`` is images in a batch, ``beside`` the method that the other side has."""
 
 METHOD_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fedproto": ({"weight": 10.0}, {"lamda": 10.0}),
@@ -157,6 +162,26 @@ def rounds_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
     def engine(federation: Any, jobs: Any) -> Iterator[Any]:
         turns()
         yield from run_clients(federation, jobs)
+
+    run(federation, RunDirectory.create(Path(case["scratch"]) / "run", config), engine)
+
+
+def clients_by_fedpriv(case: dict[str, Any], turns: Turns) -> None:
+    """Do all clients' part of the first round, training and upload, every turn."""
+    import torch
+
+    from fedpriv.federation.rounds import run, run_clients
+    from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.sources.run import prepare
+
+    torch.set_num_threads(1)
+    os.environ["FEDPRIV_ALLOW_CODE"] = "speed"  # whose function the data set is
+    config = run_config(case)
+    federation = prepare(config, torch.device("cpu"))
+
+    def engine(federation: Any, jobs: Any) -> Iterator[Any]:
+        turns.run(lambda: list(run_clients(federation, jobs)))
+        yield
 
     run(federation, RunDirectory.create(Path(case["scratch"]) / "run", config), engine)
 
@@ -311,13 +336,15 @@ class Contender:
 
 
 def measure(case: dict[str, Any], base: Path | None, pairs: int) -> list[tuple[float, float | None]]:
-    """Return the CPU seconds of each pair of turns: this checkout's, and the base's or the peer's."""
-    other = case["peer"] or base is not None
+    """Return the CPU seconds of each pair of turns: this checkout's, and those of the base, the peer or another method."""
+    another = base is None and "beside" in case
+    other = case["peer"] or base is not None or another
     with tempfile.TemporaryDirectory() as folder:
         sides = [Contender(f"{case['work']}_by_fedpriv", case, HERE.parent, Path(folder) / "a")]
         if other:
-            by = "fedpriv" if base is not None else "peer"
-            sides.append(Contender(f"{case['work']}_by_{by}", case, base or HERE.parent, Path(folder) / "b"))
+            by = "fedpriv" if base is not None or another else "peer"
+            theirs = {**case, "method": case["beside"]} if another else case
+            sides.append(Contender(f"{case['work']}_by_{by}", theirs, base or HERE.parent, Path(folder) / "b"))
         try:
             for side in sides:
                 side.turn()

@@ -84,7 +84,6 @@ def reconstruction(pictures, *, per_client=2, features=None):
         targets=tuple(TargetId(1, t // per_client, t, t % 3) for t in range(n_targets)),
         images=pictures,
         objective=torch.stack([torch.arange(n_targets).float() + 1, torch.arange(n_targets).float()], dim=1),
-        chosen=torch.ones(n_targets, dtype=torch.int64),
         labels=torch.full((n_targets, n_guesses), -1),
         cost=Cost(1.5, 100, 2 * n_targets, "cpu"),
         converged=torch.ones(n_targets, dtype=torch.bool),

@@ -53,21 +53,21 @@ BUDGET: dict[str, int] = {
     "dp": 584,
     "federation": 2_058,
     "methods": 2_947,
-    "defenses": 1_863,
-    "attacks": 9_780,
-    "eval": 4_300,
+    "defenses": 1_862,
+    "attacks": 9_825,
+    "eval": 4_297,
     "claims": 212,
     "reports": 2_529,
     "cli": 1_009,
     "pipeline": 1_721,
-    "sources": 3_188,
+    "sources": 3_190,
     "api": 2_347,
     "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 608
+RESERVE = 565
 """Lines that no room has yet."""
 
 

@@ -80,7 +80,6 @@ def inverted(
             targets=world.targets,
             images=shown[:, None],
             objective=torch.zeros(len(shown), 1),
-            chosen=torch.zeros(len(shown), dtype=torch.int64),
             labels=torch.tensor([[target.label] for target in world.targets]),
             cost=Cost(),
             converged=torch.ones(len(shown), dtype=torch.bool),

@@ -34,6 +34,7 @@ import numpy as np
 from PIL import Image
 
 from fedpriv.cli.main import COMMANDS, main, run
+from fedpriv.util.files import MARKER
 
 TINY = shlex.split("--dataset digits --per-class 12 --clients 2 --alpha 10 --rounds 2 --models small-mlp")
 TINY_TOML = 'dataset = "digits"\nper_class = 12\nclients = 2\nalpha = 10.0\nrounds = 2\nmodels = "small-mlp"\n'
@@ -336,6 +337,8 @@ def damaged(rng: random.Random, folder: Path) -> list[str]:
     name = rng.choice(list(READERS))
     place = folder / name
     files = [place] if place.is_file() else [path for path in sorted(place.rglob("*.*")) if path.is_file()]
+    for marker in [] if place.is_file() else place.rglob(MARKER):  # as a stranger's, who lists no digests
+        marker.write_bytes(marker.read_bytes().partition(b"\n")[0] + b"\n")
     damage(rng.choice(files), rng)
     return rng.choice(READERS[name]).split()
 

@@ -46,7 +46,7 @@ GRADIENTS = "linear-layer dlg inverting-gradients"
 INFER = "membership property"  # these have no iterations
 SUITES: Suites = {
     "representation": ("fedallrep", "representation", VECTORS, SEARCH),
-    "prototype": ("fedgh", "prototype", f"{VECTORS} joint", SEARCH),
+    "prototype": ("fedgh", "prototype", VECTORS, SEARCH),
     "entangled": ("fedre", "entangled", "dip pixels unmix membership property", SEARCH),
     "logits": ("fd", "logits", "class-inversion membership property", SEARCH),
     "kernel": ("fedhenn-kernel", "kernel", "membership property", ""),
@@ -78,7 +78,7 @@ EXPECTED["attack/*/property:*"] = "property asks for the majority, and labels wh
 """``case:quantity`` that may differ -> why. That a case fails or is missing is never covered."""
 LISTS = ("methods.list", "attacks.list")
 DIP = "layers of deep image priors are torch's after 4386c0d7, and Adam's first steps are nearly signs"
-DRAWN = ("dip", "joint", "class-inversion", "linear-layer")
+DRAWN = ("dip", "class-inversion", "linear-layer")
 EXPECTED |= {pattern: DIP for name in DRAWN for pattern in (f"attack/*/{name}:*", f"table/*:* {name} *")}
 ALSO = ("decoder", "all-rounds")
 EXPECTED |= {f"attack/{kind}/{name}:*": DIP for kind in ("representation", "prototype") for name in ALSO}
@@ -117,7 +117,7 @@ GONE += [
     for kind in ("model", "small-model", "low-rank-model")
 ]
 GONE += [(name, "extractor") for name in ("untransform", "gradient-dip")]
-GONE += [("pooled", kind) for kind in ("model", "small-model")]
+GONE += [("joint", "prototype")]
 EXPECTED["attack/prototype/*:*"] = "means of one image and of several come in turns as targets, after 4386c0d7"
 UNREACHED = dict.fromkeys(GONE, "is gone, on purpose, after 4386c0d7")
 ASKED = sorted({target for _, target, attacks, _ in SUITES.values() if "property" in attacks.split()})

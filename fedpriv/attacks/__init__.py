@@ -13,7 +13,6 @@ ATTACKS = Registry(
     "attack",
     {
         "dip": "fedpriv.attacks.inversion.vector:DipInversion",
-        "joint": "fedpriv.attacks.inversion.vector:JointInversion",
         "decoder": "fedpriv.attacks.inversion.decoder:DecoderInversion",
         "pixels": "fedpriv.attacks.inversion.vector:PixelInversion",
         "unmix": "fedpriv.attacks.features.posterior:UnmixedInversion",
@@ -21,6 +20,7 @@ ATTACKS = Registry(
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting:InvertingGradients",
+        "pooled": "fedpriv.attacks.gradients.pooled:PooledBatch",
         "head-update": "fedpriv.attacks.features.closed_form:HeadUpdate",
         "angle-update": "fedpriv.attacks.features.closed_form:AngleUpdate",
         "class-inversion": "fedpriv.attacks.inversion.vector:ClassInversion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from inspect import isabstract
 from typing import Any, ClassVar, Literal, TypeVar, cast, final, get_args
@@ -187,6 +187,9 @@ class Attack(Declared):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Return the images of the targets; the card, and that there are targets, has been checked."""
 
+    def check(self, observations: Sequence[Observation]) -> None:
+        """Refuse what the server saw where the attack has nothing to find in it."""
+
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the misfit of images to uploads that the attack minimises, without priors; None where there is none."""
         return None
@@ -198,7 +201,6 @@ def _refuse_result(name: str, reconstruction: Reconstruction, problem: AttackPro
     expected = {
         "images": (targets, *guesses, *problem.knowledge.image_shape),
         "objective": (targets, *reconstruction.objective.shape[1:2]),
-        "chosen": (targets,),
         "labels": (targets, *guesses),
         "converged": (targets,),
     }

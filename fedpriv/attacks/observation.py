@@ -235,8 +235,7 @@ class Reconstruction:
     Attributes:
         targets: T identifiers.
         images: ``(T, M, c, h, w)`` float32 in [0, 1]; M guesses for each target (1 unless the attack says otherwise).
-        objective: ``(T, R)`` final objective of every restart, lower is better.
-        chosen: ``(T,)`` int64, which restart the images are from: the argmin of ``objective``.
+        objective: ``(T, R)`` final objective of every restart, lower is better: the images are from the lowest.
         labels: ``(T, M)`` int64 labels that the attack used or recovered, or -1.
         cost: what it spent.
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
@@ -249,7 +248,6 @@ class Reconstruction:
     targets: tuple[TargetId, ...]
     images: Tensor
     objective: Tensor
-    chosen: Tensor
     labels: Tensor
     cost: Cost
     converged: Tensor

@@ -43,7 +43,6 @@ class Clip(SignalDefense):
     guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
     answers = (
         Answer(("dip", "pixels"), signals.VECTOR_NAMES, {"match": "direction"}, note=_EXACT),
-        Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
         *signals.LEARNED,
         Answer(("inverting-gradients",), signals.NETWORK_NAMES, note=_EXACT),
         *signals.UNCHANGED,
@@ -86,7 +85,6 @@ class Prune(SignalDefense):
     encodes: ClassVar[bool] = True
     answers = (
         Answer(("dip", "pixels"), signals.VECTOR_NAMES, {"match": "pruned"}, note=_SENT),
-        Answer(("joint",), ("prototype",), {"match": "pruned"}, note=_SENT),
         *signals.LEARNED,
         Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "sent"}, note=_SENT),
         *signals.UNCHANGED,

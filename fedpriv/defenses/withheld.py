@@ -35,7 +35,7 @@ class CountFloor(SignalDefense):
     name: ClassVar[str] = "count-floor"
     source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
-    answers = (Answer(("joint",), ("prototype",), note="inverts all images of a class together"), UNTOUCHED)
+    answers = (UNTOUCHED,)
     fits = BY_CLASS
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -144,6 +144,7 @@ class SecureAggregation(Defense):
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
     answers = (
+        Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
         Answer(("membership",), (*NETWORK_NAMES, *LAYER_NAMES), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )

@@ -26,7 +26,6 @@ ENTRY = "fedpriv"
 _TENSORS: dict[str, tuple[int, torch.dtype]] = {
     "images": (5, torch.float32),
     "objective": (2, torch.float32),
-    "chosen": (1, torch.int64),
     "labels": (2, torch.int64),
     "converged": (1, torch.bool),
     "features": (2, torch.float32),
@@ -62,11 +61,9 @@ def load_reconstruction(path: Path) -> Reconstruction:
             raise UserError(f"{path}: tensor {name!r} has shape {shape}, expected {wanted}")
         if blocks[name].dtype != dtype:
             raise UserError(f"{path}: tensor {name!r} is {blocks[name].dtype}, expected {dtype}")
-    images, chosen, restarts = blocks["images"], blocks["chosen"], blocks["objective"].shape[1]
+    images = blocks["images"]
     if blocks["labels"].shape[1] != images.shape[1]:
         raise UserError(f"{path}: labels {tuple(blocks['labels'].shape)} do not fit images {tuple(images.shape)}")
-    if not bool(((chosen >= 0) & (chosen < restarts)).all()):
-        raise UserError(f"{path}: tensor 'chosen' should lie in 0..{restarts - 1}")
     named: dict[str, Any] = {name: blocks.get(name) for name in _TENSORS}
     return Reconstruction(targets=targets, cost=cost, **named)
 

@@ -27,8 +27,8 @@ class Answer:
     def words(self) -> str:
         """The attacks to run, with their options.
 
-        >>> Answer(("dip", "pixels", "joint"), ("prototype",), {"match": "direction"}).words
-        'dip, pixels or joint with match=direction'
+        >>> Answer(("dip", "pixels", "decoder"), ("prototype",), {"match": "direction"}).words
+        'dip, pixels or decoder with match=direction'
         """
         attacks = _listed(self.attacks or ("any attack",), "or")
         return f"{attacks} with {_pairs(self.options)}" if self.options else attacks
@@ -54,8 +54,8 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
 def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:
     """Return the attacks adapted to a defense, or why there are none, for a reader.
 
-    >>> answer_sentence([Answer(("joint",), ("prototype",), note="inverts all images of a class together")])
-    'joint on prototype uploads: inverts all images of a class together; on others not evaluated'
+    >>> answer_sentence([Answer(("decoder",), ("prototype",), note="learns behind the defense")])
+    'decoder on prototype uploads: learns behind the defense; on others not evaluated'
     >>> answer_sentence((), "no attack undoes it")
     'not evaluated: no attack undoes it'
     """

@@ -76,7 +76,7 @@ def markdown_cells(values: Iterable[object]) -> Markdown:
 def attack_pages() -> dict[str, str]:
     """Return the Markdown of each attack's page of the documentation, by the attack's name; one may be about several.
 
-    Headings begin with the names: ``# dip, joint and pixels: ...``. Of two pages about one attack its own is taken.
+    Headings begin with the names: ``# property and labels: ...``. Of two pages about one attack its own is taken.
     """
     shared: dict[str, str] = {}
     texts: dict[str, str] = {}

@@ -58,6 +58,8 @@ def build_case(
     if isinstance(attack, Attack) and attack.unit == "class":
         targets = _choose_classes([_classes(source, observations, o, card) for o in newest.values()], n_targets, seed)
     else:
+        if isinstance(attack, Attack):
+            attack.check(observations)
         targets = _choose_targets(source, [*newest.values()], n_targets, seed)
     knowledge = _knowledge(
         source,

@@ -52,10 +52,10 @@ VECTORS = ("representation", "prototype", "entangled")
 NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
     **dict.fromkeys(("dip", "pixels"), VECTORS),
-    "joint": ("prototype",),
     **dict.fromkeys(("decoder", "all-rounds"), ("representation", "prototype")),
     "unmix": ("entangled",),
     **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients"), NETWORKS),
+    "pooled": ("model", "small-model"),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),

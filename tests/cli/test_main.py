@@ -179,9 +179,9 @@ def test_all_attacks_go_on_from_a_first_look(capsys, tmp_path):
     done(capsys, "attack", *flags, "--out", "r", "--quiet")
     first = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("r/*/metrics.json")}
     assert {"decoder", "dip"} <= set(first)
-    assert "joint" not in first
+    assert "pixels" not in first
     done(capsys, "attack", *flags, "--out", "r", "--full", "--resume", "--quiet")
-    assert (tmp_path / "r" / "joint" / "metrics.json").is_file()
+    assert (tmp_path / "r" / "pixels" / "metrics.json").is_file()
     assert all((tmp_path / "r" / name / "metrics.json").stat().st_mtime_ns == then for name, then in first.items())
     code, _, err = call(capsys, "attack", *flags[:-2], "--targets", "4", "--out", "r", "--full", "--resume", "--quiet")
     assert (code, "n_targets" in err) == (2, True)

@@ -97,7 +97,7 @@ def test_the_control_is_judged():
 def test_the_order_of_targets_does_not_matter(order, seed):
     secrets = truths([1, 2, 5] * 2, seed=seed, pool=40)
     found = reconstruction((firsts(secrets) + 0.1).clamp(0, 1))
-    rows = ("images", "objective", "chosen", "labels", "converged")
+    rows = ("images", "objective", "labels", "converged")
     moved = dataclasses.replace(
         found,
         targets=tuple(found.targets[i] for i in order),

@@ -52,7 +52,7 @@ def test_round_trip(tmp_path):
     again = load_attack(tmp_path)
     assert again.reconstruction.targets == found.targets
     assert again.reconstruction.cost == found.cost
-    for name in ("images", "objective", "chosen", "labels", "converged", "features"):
+    for name in ("images", "objective", "labels", "converged", "features"):
         expect_same(getattr(again.reconstruction, name), getattr(found, name))
     for left, right in zip(again.truths, secrets, strict=True):
         for field in ("members", "weights", "labels"):
@@ -104,7 +104,6 @@ def test_altered_and_missing_files_are_named(tmp_path):
     [
         ("reconstruction.safetensors", lambda b: b.pop("images"), "tensor 'images' is missing"),
         ("reconstruction.safetensors", lambda b: b.update(images=b["images"][:3]), "first of 4 targets"),
-        ("reconstruction.safetensors", lambda b: b.update(chosen=b["chosen"] + 5), "'chosen' should lie in 0..1"),
         ("reconstruction.safetensors", lambda b: b.update(labels=b["labels"].float()), "'labels' is torch.float32"),
         (
             "shuffled.safetensors",

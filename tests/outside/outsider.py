@@ -77,7 +77,6 @@ class RandomSearch(Attack):
             targets=problem.targets,
             images=torch.stack(images)[:, None],
             objective=torch.stack(distances)[:, None],
-            chosen=torch.zeros(number, dtype=torch.int64),
             labels=torch.tensor([[target.label] for target in problem.targets]),
             cost=Cost(0.0, self.tries, number, str(problem.device)),
             converged=torch.zeros(number, dtype=torch.bool),

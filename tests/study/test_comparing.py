@@ -21,7 +21,7 @@ def home(tmp_path_factory):
     stored_attack(home / "a" / "dip", sharp, SECRETS, shuffled=shuffled)
     stored_attack(home / "a" / "pixels", sharp, SECRETS)
     stored_attack(home / "b" / "dip", blurred, SECRETS, options={"iterations": 7})
-    stored_attack(home / "b" / "joint", blurred, SECRETS)
+    stored_attack(home / "b" / "decoder", blurred, SECRETS)
     stored_attack(home / "c" / "dip", sharp, SECRETS, knowledge=ThreatModel(extractor="query"))
     return home
 
@@ -36,7 +36,7 @@ def test_results_of_one_name_are_compared_and_others_named(home):
     assert row["difference"] == pytest.approx(means[1] - means[0])
     assert row["low"] < row["difference"] < row["high"] < 0
     assert row["verdict"] == "leaks less"
-    assert (found.only_before, found.only_after) == (("pixels",), ("joint",))
+    assert (found.only_before, found.only_after) == (("pixels",), ("decoder",))
     assert "options.iterations: not set -> 7" in found.settings
     assert str(found).endswith("of 1 differences 1 is told from noise (95 %, tested together): dip leaks less")
 

@@ -67,7 +67,7 @@ def test_a_member_of_another_distribution_is_found_listed_and_marked(noun, outsi
 def test_members_from_outside_take_their_place_among_the_others(outside):
     assert default_method("direction") == "fed-direction"
     assert "direction" in CLASS_MEANS
-    assert {"dip", "joint", "random-search", "membership"} <= set(attacks_for("direction"))
+    assert {"dip", "decoder", "random-search", "membership"} <= set(attacks_for("direction"))
     assert "random-search" in attacks_for("entangled")
     (made,) = build_defenses([DefenseChoice("jitter", {"spread": "0.5"})])
     assert made.spread == 0.5

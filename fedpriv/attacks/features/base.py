@@ -25,7 +25,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
 from fedpriv.attacks.inputs.outputs import Match
 from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.vector import DipInversion, JointInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import (
     Knowledge,
     Needs,
@@ -43,13 +43,12 @@ from fedpriv.util.seeds import derive_seed, generator
 
 _MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
-Inversion = Literal["auto", "dip", "pixels", "decoder", "joint"]
+Inversion = Literal["auto", "dip", "pixels", "decoder"]
 
 INVERSIONS: dict[str, type[Attack]] = {
     "dip": DipInversion,
     "pixels": PixelInversion,
     "decoder": DecoderInversion,
-    "joint": JointInversion,
 }
 """The second parts, by name."""
 
@@ -73,11 +72,11 @@ class RecoverThenInvert(Attack):
     """Recover a vector for each target, then invert it; a subclass writes ``recover``.
 
     Attributes:
-        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (which needs attacker data), ``joint`` (of
-            class means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (which needs attacker data), or
+            ``auto``: ``decoder`` where the card grants images, else ``dip``.
         iterations: most steps of the inversion; a ``decoder`` takes them where vectors are exactly one image's.
         restarts: of the inversion.
-        match: what of the recovered vectors is believed by ``dip``, ``pixels`` and ``joint``: ``nonzero`` where columns of
+        match: what of the recovered vectors is believed by ``dip`` and ``pixels``: ``nonzero`` where columns of
             an update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.inputs.outputs.Match`.
     """
 

@@ -104,7 +104,6 @@ class LinearLayer(Attack):
             targets=problem.targets,
             images=torch.stack(pixels).unflatten(2, knowledge.image_shape),
             objective=unexplained,
-            chosen=torch.zeros(len(problem.targets), dtype=torch.int64),
             labels=labels,
             cost=Cost(iterations=1, rows=len(problem.targets)),
             converged=converged,

@@ -154,7 +154,6 @@ class DecoderInversion(Attack):
             targets=targets,
             images=images.unsqueeze(1),
             objective=objective.unsqueeze(1),
-            chosen=torch.zeros(len(targets), dtype=torch.int64, device=device),
             labels=labels.unsqueeze(1),
             cost=Cost(iterations=decoder.steps + steps, rows=len(targets), evaluations=steps),
             converged=converged,

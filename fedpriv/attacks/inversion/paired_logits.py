@@ -75,7 +75,6 @@ class PairedLogits(Attack):
             targets=targets,
             images=torch.stack([decoder(ask[None], 0) for (decoder, _), ask in zip(of_targets, queries, strict=True)]),
             objective=torch.tensor([[error] for _, error in of_targets]),
-            chosen=torch.zeros(len(targets), dtype=torch.int64),
             labels=torch.tensor([[target.label] for target in targets]),
             cost=Cost(iterations=max(decoder.steps for decoder, _ in of_targets), rows=len(targets)),
             converged=torch.tensor([decoder.settled for decoder, _ in of_targets]),

@@ -1,8 +1,7 @@
 """Inversion of vectors and class outputs: find images whose representation, or output, is the one that was uploaded.
 
 ``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g (white box) or a
-substitute (shadow). A prototype or an entangled vector is fitted as if it were one image's, as in published evaluations;
-:class:`JointInversion` fits the mean of as many images as the prototype is of.
+substitute (shadow). A prototype or an entangled vector is fitted as if it were one image's, as in published evaluations.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.inputs.outputs import DISTANCES, Match, output_distance, uploaded_output
-from fedpriv.attacks.inputs.targets import OwnExtractors, observation_of, require_extractors, target_feature
-from fedpriv.attacks.observation import Cost, Needs, Reconstruction, Stages, TargetId
+from fedpriv.attacks.inputs.targets import OwnExtractors, require_extractors, target_feature
+from fedpriv.attacks.observation import Needs, Reconstruction, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
 from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.models import ImageShape
-from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, VECTORS, Kinds
-from fedpriv.uploads.payloads import Prototypes, find_payload
+from fedpriv.uploads.kinds import CLASS_OUTPUTS, VECTORS
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last
 
@@ -37,30 +35,25 @@ FITS = 3e-3
 """Relative feature distance at which an image counts as found: images 20 dB from the true one lie farther, nine in ten."""
 
 
-def uploaded_vectors(problem: AttackProblem, kinds: Kinds = VECTORS) -> Tensor:
+def uploaded_vectors(problem: AttackProblem) -> Tensor:
     """Return the uploaded vector of each target ``(T, d)``, on the device."""
     seen = problem.observations
-    return torch.stack([target_feature(seen, target, kinds).to(problem.device) for target in problem.targets])
+    return torch.stack([target_feature(seen, target, VECTORS).to(problem.device) for target in problem.targets])
 
 
-def vector_distance(
-    problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS, count: int = 1
-) -> TargetDistance:
-    """Return the distance of the mean representation of a row's ``count`` images from its target's uploaded vector."""
+def vector_distance(problem: AttackProblem, match: Match = "vector") -> TargetDistance:
+    """Return the distance of the representation of a row's image from its target's uploaded vector."""
     require_extractors(problem.knowledge, problem.targets)
-    vectors, extracted = uploaded_vectors(problem, kinds), OwnExtractors(problem.knowledge)
+    vectors, extracted = uploaded_vectors(problem), OwnExtractors(problem.knowledge)
     clients = torch.tensor([target.client for target in problem.targets])
 
     @Last
     def goals(places: Tensor) -> tuple[Tensor, Tensor]:
-        return clients[places].repeat_interleave(count), vectors[places.to(vectors.device)]
+        return clients[places], vectors[places.to(vectors.device)]
 
     def distance(images: Tensor, places: Tensor) -> Tensor:
         owners, goal = goals(places)
-        features = extracted(images.flatten(0, 1), owners)
-        if count > 1:
-            features = features.unflatten(0, (-1, count)).mean(1)
-        return DISTANCES[match](features, goal)
+        return DISTANCES[match](extracted(images.flatten(0, 1), owners), goal)
 
     return distance
 
@@ -71,20 +64,18 @@ def fit_targets(
     distance: TargetDistance,
     schedule: Schedule,
     bytes_per_row: int,
-    *,
-    count: int = 1,
-    restarts: int = 1,
+    restarts: int,
 ) -> Reconstruction:
-    """Fit ``count`` images under a prior to what was observed of each target."""
+    """Fit an image under a prior to what was observed of each target."""
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         positions = torch.tensor([row.position for row in rows])
         places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
 
         def apart(pictures: Tensor, which: Tensor) -> Tensor:
-            return distance(pictures.unflatten(1, (count, -1)), places(which))
+            return distance(pictures[:, None], places(which))
 
-        return fit_rows(rows, prior(rows), apart, schedule, tick, count=count, restarts=restarts)
+        return fit_rows(rows, prior(rows), apart, schedule, tick, restarts=restarts)
 
     steps, whole = schedule.iterations, bool(schedule.halvings)
     return solve_rows(problem, solve, restarts=restarts, iterations=steps, bytes_per_row=bytes_per_row, together=whole)
@@ -177,7 +168,7 @@ class FittedInversion(Fitting, Attack):
         """Fit an image to what was observed of each target."""
         shape, prior = problem.knowledge.image_shape, partial(self.prior, problem)
         (schedule, starts), size = self.plan(shape), self.bytes_per_image(shape)
-        return fit_targets(problem, prior, self.distance(problem), schedule, size, restarts=starts)
+        return fit_targets(problem, prior, self.distance(problem), schedule, size, starts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,80 +208,6 @@ class DipInversion(DipFitting, VectorInversion):
     summary = "an image with the uploaded representation, drawn by an untrained network"
     version = 4
     most_targets = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointInversion(DipFitting, VectorInversion):
-    """Invert each prototype p by as many images as it is a mean of, each under a deep image prior of its own.
-
-    ``||mean_j g(x_j) - p||^2 / ||p||^2`` is minimised. Every target gets ``most`` images: one of M < ``most`` repeats its
-    images in turn, so the first M are all there is.
-
-    Attributes:
-        most: largest number of images M, also of a prototype of more images, or of a number that the upload hides.
-    """
-
-    iterations: Annotated[int, Ge(1)] = 1000
-    most: Annotated[int, Ge(1)] = 4
-    fits = FITS
-
-    name = "joint"
-    summary = "as many images as an uploaded class mean is made of, found together"
-    version = 5
-    targets = CLASS_MEANS
-
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the prototypes of the targets, those of one number of images together."""
-        counts = self.counts(problem)
-        numbers = sorted(set(counts))
-        stages = Stages(problem.progress, [number * counts.count(number) for number in numbers])
-        order = sorted(range(len(counts)), key=lambda place: counts[place])
-        parts = []
-        for stage, number in enumerate(numbers):
-            targets = tuple(problem.targets[place] for place in order if counts[place] == number)
-            parts.append(self._solve(replace(problem, targets=targets, progress=stages.of(stage)), number))
-        back = torch.tensor(order).argsort().to(parts[0].images.device)
-        names = ("images", "objective", "chosen", "labels", "converged")
-        return Reconstruction(
-            targets=problem.targets,
-            cost=Cost(
-                iterations=max(part.cost.iterations for part in parts),
-                rows=sum(part.cost.rows for part in parts),
-                evaluations=max(part.cost.evaluations for part in parts),
-            ),
-            features=uploaded_vectors(problem, CLASS_MEANS),
-            **{name: torch.cat([getattr(part, name) for part in parts])[back] for name in names},
-        )
-
-    def objective(self, problem: AttackProblem) -> Objective:
-        """Return the distance to the uploaded vectors, each by as many images as it is searched for by."""
-        counts = self.counts(problem)
-        apart = [vector_distance(problem, self.match, CLASS_MEANS, count) for count in counts]
-        places = torch.arange(len(counts)).split(1)
-        return lambda images: torch.cat([apart[i](images[i, None, :n], places[i]) for i, n in enumerate(counts)])
-
-    def counts(self, problem: AttackProblem) -> list[int]:
-        """Return the number of images that each target is searched for by."""
-        results = []
-        for target in problem.targets:
-            means = find_payload(observation_of(problem.observations, target).upload, Prototypes)
-            counts = None if means is None else means.counts
-            results.append(self.most if counts is None else min(max(1, int(counts[target.index])), self.most))
-        return results
-
-    def _solve(self, problem: AttackProblem, number: int) -> Reconstruction:
-        """Return ``most`` images and labels a target, of which so many are searched for and repeated in turn."""
-        shape = problem.knowledge.image_shape
-
-        def prior(rows: Sequence[Row]) -> Prior:
-            draws = [row.generator(problem.seed, "image", image) for row in rows for image in range(number)]
-            return DeepImagePrior(draws, shape, self.generator, problem.device, number)
-
-        distance = vector_distance(problem, self.match, CLASS_MEANS, number)
-        size, starts = number * self.bytes_per_image(shape), self.restarts
-        solved = fit_targets(problem, prior, distance, self.schedule, size, count=number, restarts=starts)
-        turns = torch.arange(self.most, device=solved.images.device) % number
-        return replace(solved, images=solved.images[:, turns], labels=solved.labels[:, turns])
 
 
 _LONG, _SMALL, _OF_PIXELS = 300, 32 * 32, 2 / 3

@@ -225,7 +225,6 @@ def _best_restarts(targets: tuple[TargetId, ...], restarts: int, solved: Solved)
         targets=targets,
         images=solved.images[best],
         objective=objective,
-        chosen=chosen,
         converged=solved.converged[best],
         labels=solved.labels[best],
         cost=Cost(iterations=solved.iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
