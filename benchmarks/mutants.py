@@ -1,6 +1,6 @@
 """Mutants of a room: how many faults of one line do its tests let pass?
 
-    python benchmarks/faults/mutants.py defenses --mutants 20 --seed 0
+    python benchmarks/mutants.py defenses --mutants 20 --seed 0
 
 Mutants are drawn uniformly from the changes of :func:`mutations` in the room's files, and tried one by one, each in a
 process forked after libraries were imported: the mutated source takes the module's place when a test imports it. The
@@ -33,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-HOME = Path(__file__).resolve().parents[2]
+HOME = Path(__file__).resolve().parents[1]
 LIBRARIES = (
     "torch",
     "torchvision",
