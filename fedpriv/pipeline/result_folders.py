@@ -57,6 +57,8 @@ def results_folder(
     """
     data_dir = (request["config"] or {}).get("data_dir")
     folders.refuse_overlap(folder, {"run": run}, around={"data_dir": None if data_dir is None else Path(data_dir)})
+    # A folder that is marked and empty is one where an interrupt came before the request: nothing was begun.
+    resume = resume and (folders.occupied(folder) or files.identity(folder) is None)
     if resume:
         _refuse_other(folder, request)
     refused: UserError | None = None

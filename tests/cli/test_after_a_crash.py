@@ -75,6 +75,16 @@ def test_an_attack_killed_around_its_last_files_is_made_whole(name, when, home, 
     assert contents(home / "found") == expected
 
 
+def test_an_attack_killed_before_its_request_was_written_is_begun(home):
+    expected = contents(home / "found")
+    for path in (home / "found").iterdir():
+        if path.name != MARKER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (home / "found" / MARKER).write_bytes((home / "found" / MARKER).read_bytes().partition(b"\n")[0] + b"\n")
+    assert run([*ATTACK, "--resume"]) == 0
+    assert contents(home / "found") == expected
+
+
 def test_an_attack_is_not_resumed_on_a_run_that_took_the_place_of_its_own(home, capsys):
     (home / "found" / "report.html").unlink()
     assert run([*TRAIN, "--seed", "1", "--force"]) == 0
