@@ -93,7 +93,7 @@ def test_a_rows_penalty_is_of_its_own_centre_whatever_rows_are_left_and_falls():
     prior.prepare(0.0)
     images = torch.full((3, 1, 4, 4), 0.5)
     first = prior.penalty(images, torch.arange(3))
-    assert first[1] == 0
+    assert first[1] < 1e-9 * first[0]  # but for rounding
     assert first[0].item() == pytest.approx(first[2].item(), rel=1e-4)
     prior.keep(torch.tensor([2]))
     prior.parameters = [prior.parameters[0].detach()[[2]]]
