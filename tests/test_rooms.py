@@ -59,7 +59,7 @@ BUDGET: dict[str, int] = {
     "claims": 212,
     "reports": 2_529,
     "cli": 1_009,
-    "pipeline": 1_721,
+    "pipeline": 1_723,
     "sources": 3_190,
     "api": 2_347,
     "study": 2_377,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 565
+RESERVE = 563
 """Lines that no room has yet."""
 
 
