@@ -145,5 +145,5 @@ def why_not(kind: str, endpoint: Endpoint, threat: Threat) -> str:
     if endpoint == "reconstruction" and among(kind, KERNELS):
         return "no attack is known"
     if threat == "protocol" and not among(kind, NO_EXTRACTOR) and endpoint in ("membership", "reconstruction"):
-        return "needs the client's extractor"
+        return f"needs the client's {'head' if among(kind, EXTRACTORS) else 'extractor'}"
     return "not run"

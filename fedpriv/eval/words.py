@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedpriv.eval.answers import FEW_CLIENTS, Answer, Word
 from fedpriv.eval.endpoints import Endpoint, Threat
 from fedpriv.eval.records import LABELS, Able, Premise
-from fedpriv.uploads.kinds import NETWORKS
+from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 
 SIGNS: dict[Word, tuple[str, str]] = {
     "leak": ("●", "LEAK"),
@@ -34,6 +34,8 @@ def threat_title(threat: Threat, kind: str) -> str:
     """Return a threat model in two or three words: papers on weights assume that the labels of batches are known."""
     if threat == "protocol":
         return "protocol only"
+    if kind in EXTRACTORS:
+        return "head and batch labels known"
     return "batch labels known" if kind in NETWORKS else "white-box extractor"
 
 
