@@ -47,7 +47,7 @@ JUDGED = ("leak:reconstruction", "leak:membership", "leak:label-disclosure")
 
 ADVICE: dict[str, str] = {
     "membership": "pass held_out, images of the same classes that the client did not train on",
-    "reconstruction": f"unasked, at most {FEW_IMAGES} images are searched for; pass attacks",
+    "reconstruction": f"of more than {FEW_IMAGES} images a search takes long; attacks=['inverting-gradients'] makes it",
 }
 
 
@@ -109,7 +109,7 @@ def guard(
         target: kind of upload (default: the payload's; of :class:`Update` and :class:`Gradient` ``model``).
         extractor: network behind prototypes and representations.
         fail_on: endpoints to judge, as of :func:`fedpriv.check`; one that was not measured is inconclusive.
-        attacks: names of attacks.
+        attacks: names of attacks that run besides the cheap ones, on other kinds in the place of the first look.
         settings: see :class:`UploadSettings`: ``model``, ``batch``, ``iterations`` of each search (default ``ITERATIONS``).
             Without ``out`` nothing stays on the disk.
     """
@@ -119,6 +119,10 @@ def guard(
         raise UserError("redact: a guard measures images that came back; drop it")
     if target is None and not isinstance(upload, (Payload, Update, Gradient)):
         raise UserError(f"target: missing; a {type(upload).__name__} does not say its kind: fedpriv list targets")
+    if isinstance(upload, Update) and settings.get("batch") is None:
+        raise UserError(
+            "batch: missing; pass fedpriv.BatchFacts(batch_size=, learning_rate=, steps=) of the local steps"
+        )
     wanted, kind = endpoints_of(fail_on), target_name(str(target or getattr(upload, "kind", "model")))
     if auxiliary is None:
         auxiliary = settings.get("held_out")
@@ -130,7 +134,8 @@ def guard(
     if len(source.newest) > 1:
         raise UserError(f"upload: {len(source.newest)} clients' given; a guard is of one client's")
     own = source.images[source.newest[0].client]
-    chosen = texts("attacks", attacks) or (_cheap(source) if kind in NETWORKS else ())
+    cheap = _cheap(source) if kind in NETWORKS else ()
+    chosen = tuple(dict.fromkeys((*texts("attacks", attacks), *cheap)))
     names = attack_names(kind, chosen) if chosen or kind not in NETWORKS else ()
     searched = any(ATTACKS.load(name).budget for name in names)
     whole: dict[str, Any] = {**settings, "attacks": chosen, "iterations": iterations if searched else None}

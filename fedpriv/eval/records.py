@@ -332,10 +332,10 @@ class Target(Record):
 
     @property
     def reached(self) -> bool:
-        """True where the objective is no worse than that of the true images; where that is not known, on convergence."""
+        """True where the objective is known to be no worse than that of the true images."""
         fit = self.fit
         if fit is None or fit.attack is None or fit.truth is None:
-            return self.converged
+            return False
         return fit.attack <= fit.truth + ROUNDING
 
 

@@ -283,12 +283,15 @@ def with_fits(
         )
         values = torch.stack([objective(shown.to(device)).detach().double().cpu() for shown in (images, pictures)], 1)
         values[~known, 1] = torch.inf
-        fits.append(values.nan_to_num(nan=torch.inf))
+        fits.append(values.nan_to_num(torch.inf, torch.inf, -torch.inf))
     return replace(reconstruction, fits=torch.cat(fits))
 
 
 def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
-    """Return the true images ``(M, c, h, w)``, each in the place of a guess of its class; None where there are not M."""
+    """Return the true images ``(M, c, h, w)``, each in the place of a guess of its class.
+
+    None where there are not M, or a class was guessed that they do not have: an objective says nothing of them then.
+    """
     if len(labels) != truth.n_c:
         return None
     left, order = list(range(truth.n_c)), [-1] * truth.n_c
@@ -297,6 +300,8 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
         if chosen is not None:
             left.remove(chosen)
             order[place] = chosen
+        elif label >= 0:
+            return None
     order = [left.pop(0) if index < 0 else index for index in order]
     return truth.members[order].float()
 

@@ -205,7 +205,7 @@ def attack_source(
                 files.remove(folder)
             raise
     premise = grounds[0].premise
-    if premise is not None and premise.status == "not checkable":
+    if premise is not None and premise.status in ("not checkable", "differs"):
         notices.append(premise_words(premise))
         listener.say(notices[-1])
     return *results, tuple(notices)

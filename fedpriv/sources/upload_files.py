@@ -58,8 +58,7 @@ def read_upload_files(
     if images is None:
         raise UserError("images: missing; a folder with one file a client, named as its upload, of images and labels")
     if before is None:
-        advice = "" if gradients else "; or gradients, where the files hold those"
-        raise UserError(f"before: missing; the file of the weights that all clients started from{advice}")
+        raise UserError("before: missing; the file of the weights that all clients started from")
     network = OwnerFacts(Facts(model=model), "model", Path.cwd()).module("model")
     start, sent = read_tensors(before), _by_stem("uploads", uploads)
     _check_names(before, start, network)
@@ -67,6 +66,9 @@ def read_upload_files(
     beside = owned if images.is_dir() else _by_stem("images", images.absolute().parent)
     if not images.is_dir() and len(sent) == 1:
         owned = dict(zip(sent, owned.values(), strict=True))
+    without = [path for stem, path in owned.items() if stem not in {*sent, "auxiliary", "public"}]
+    if images.is_dir() and without:
+        raise UserError(f"uploads: no file {without[0].stem}{SUFFIXES[0]} for the images {without[0]}; move these away")
     found: dict[str, Any] = {"model": network, "uploads": [], "images": [], "labels": [], "batch": []}
     for stem, path in sent.items():
         if stem not in owned:

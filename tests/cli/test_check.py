@@ -14,6 +14,7 @@ from fedpriv.cli.main import run as command
 from fedpriv.eval.answers import page_answers
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.gate import gate
+from fedpriv.eval.records import Premise
 from fedpriv.eval.storage import write_record
 from fedpriv.util import files
 
@@ -82,6 +83,18 @@ def test_wrong_use_is_one_line(tmp_path, capsys, arguments, said, monkeypatch):
     line = capsys.readouterr().err
     assert said in line
     assert line.count("\n") == 1
+
+
+def test_uploads_that_were_handed_in_are_judged_apart(tmp_path):
+    agrees = Premise(status="agrees")
+    for name, comparison in {"mine": LEAK, "other": OPEN}.items():
+        home = tmp_path / name / "membership"
+        home.mkdir(parents=True)
+        files.mark(home, "scores")
+        write_record(home, but(membership(comparison), premise=agrees))
+    outcome = fedpriv.check([tmp_path / "mine", tmp_path / "other"], fail_on="leak:membership")
+    assert outcome.status == "leak"
+    assert [answer.verdict for answer in outcome.answers] == ["leak", "inconclusive"]
 
 
 def test_what_cannot_be_read_does_not_pass(tmp_path):

@@ -160,8 +160,7 @@ def test_true_images_stand_in_the_places_of_guesses_of_their_class():
     images, labels = smooth(4, 1), torch.tensor([1, 0, 1, 2])
     truth = Truth.equal(images, labels, POOL)
     assert torch.equal(in_place(truth, torch.tensor([2, 1, 0, 1])), images[[3, 0, 1, 2]])
-    # A class that is not there takes what is left, not the image that another guess is of.
-    assert torch.equal(in_place(truth, torch.tensor([7, 1, 0, 1])), images[[3, 0, 1, 2]])
+    assert in_place(truth, torch.tensor([7, 1, 0, 1])) is None
     assert in_place(truth, torch.tensor([1, 0])) is None
 
 
