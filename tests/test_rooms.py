@@ -55,19 +55,19 @@ BUDGET: dict[str, int] = {
     "methods": 2_947,
     "defenses": 1_862,
     "attacks": 9_825,
-    "eval": 4_297,
+    "eval": 4_299,
     "claims": 212,
     "reports": 2_529,
     "cli": 1_009,
-    "pipeline": 1_723,
-    "sources": 3_190,
-    "api": 2_347,
+    "pipeline": 1_728,
+    "sources": 3_192,
+    "api": 2_360,
     "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 563
+RESERVE = 541
 """Lines that no room has yet."""
 
 
