@@ -22,6 +22,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import scipy.optimize
+import scipy.special  # noqa: F401  (what is half imported at an interrupt cannot be imported again)
+
 from fedpriv.cli.main import run
 from fedpriv.util.files import LOCK, MARKER
 
@@ -74,7 +77,7 @@ def ended(number: int, within: float | None = None, by: signal.Signals = signal.
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
     if until is not None:
-        os.killpg(number, by)
+        os.kill(number, by)
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
