@@ -41,7 +41,11 @@ def seconds(folder: Path, command: list[str], out: Path) -> float:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-c", START, *command, "--out", str(out), "--quiet"], env=env, capture_output=True, text=True
+        [sys.executable, "-c", START, *command, "--out", str(out), "--quiet"],
+        env=env,
+        cwd=out.parent,  # from where a package beside the command would be imported
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise SystemExit(f"{folder}: {done.stderr.strip().splitlines()[-1]}")
