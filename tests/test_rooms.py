@@ -61,13 +61,13 @@ BUDGET: dict[str, int] = {
     "cli": 1_009,
     "pipeline": 1_728,
     "sources": 3_192,
-    "api": 2_360,
+    "api": 2_361,
     "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 541
+RESERVE = 540
 """Lines that no room has yet."""
 
 

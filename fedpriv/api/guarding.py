@@ -118,7 +118,8 @@ def guard(
     if "redact" in settings:
         raise UserError("redact: a guard measures images that came back; drop it")
     if target is None and not isinstance(upload, (Payload, Update, Gradient)):
-        raise UserError(f"target: missing; a {type(upload).__name__} does not say its kind: fedpriv list targets")
+        what = "fedpriv.Gradient(...), fedpriv.Update(before, after), a payload, or target= of it"
+        raise UserError(f"target: missing; a {type(upload).__name__} does not say its kind: pass {what}")
     if isinstance(upload, Update) and settings.get("batch") is None:
         raise UserError(
             "batch: missing; pass fedpriv.BatchFacts(batch_size=, learning_rate=, steps=) of the local steps"
