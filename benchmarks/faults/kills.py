@@ -19,13 +19,11 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import scipy.optimize
-import scipy.special  # noqa: F401  (what is half imported at an interrupt cannot be imported again)
-
-from fedpriv.cli.main import run
+from fedpriv.cli.main import entry
 from fedpriv.util.files import LOCK, MARKER
 
 TINY = "--dataset digits --per-class 20 --clients 3 --partition iid --models small-mlp --quiet"
@@ -65,7 +63,15 @@ def start(words: Sequence[str]) -> int:
     time.perf_counter = lambda: 0.0
     for each in SIGNALS[1:]:
         signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
-    os._exit(run(list(words)))
+    sys.argv = ["fedpriv", *words]
+    try:
+        entry()
+    except SystemExit as ending:
+        sys.stdout.flush()
+        os._exit(int(ending.code or 0))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def ended(number: int, within: float | None = None, by: signal.Signals = signal.SIGKILL) -> int:

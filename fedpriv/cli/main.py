@@ -67,6 +67,7 @@ def entry() -> None:
     gc.set_threshold(100_000)  # imports make some hundred thousand objects, which stay
 
     def stop(number: int, frame: object) -> None:
+        common.hint["interrupted"] = "yes"
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -131,5 +132,7 @@ def _go_on() -> str:
 
 
 def _fail(line: str, code: int) -> int:
+    if "interrupted" in common.hint:  # an interrupt within an import may come out as any error
+        line, code = f"interrupted{_go_on()}", 130
     common.tell(f"fedpriv: {short_line(line)}", err=True)
     return code

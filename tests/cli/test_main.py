@@ -1,10 +1,12 @@
 """The command line as a person meets it: what it writes, what it says, how it exits; every setting has its words."""
 
+import contextlib
 import csv
 import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ import fedpriv
 from fedpriv.api import cataloguing
 from fedpriv.api.attacking import AttackSettings
 from fedpriv.attacks.observation import ThreatModel
-from fedpriv.cli.main import COMMANDS, run
+from fedpriv.cli.main import COMMANDS, entry, main, run
 from fedpriv.study.settings import Circumstances, FederationSettings
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
@@ -103,6 +105,25 @@ def test_an_interrupted_training_is_resumed_by_the_printed_command_and_says_what
     assert (result["run"], result["rounds"]) == ("run", 2)
     assert 0 <= result["accuracy"]["after_training"]["pooled"] <= 1
     assert result["communication"]["full"]["upload_scalars"] == 0
+
+
+def test_an_interrupt_that_an_import_turns_into_another_error_is_still_an_interrupt(capfd, monkeypatch):
+    def half_imported(**_):
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise RuntimeError("already initialised")
+
+    monkeypatch.setattr(main, "main", half_imported)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as ending:
+            entry()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert ending.value.code == 130
+    assert capfd.readouterr().err.strip() == "fedpriv: interrupted"
 
 
 # ---------------------------------------------------------------- attack, score, report
