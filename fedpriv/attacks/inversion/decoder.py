@@ -62,9 +62,9 @@ _FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
 """Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
 of one direction, and share of a length below which it was shortened."""
 
-_LEARNING_RATE, _BATCH, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 60, 20
-"""Adam's step size, pairs a step and extractor, steps without a better held-out error after which training ends, and steps
-between two looks at it."""
+_LEARNING_RATE, _BATCH, _TOGETHER, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 320, 60, 20
+"""Adam's step size, pairs a step and extractor at most, and of all extractors together, steps without a better held-out error
+after which training ends, and steps between two looks at it."""
 
 _WIDEST, _ITERATIONS, _BESIDE = 1024, 2, 2.0
 """Numbers of a representation that a decoder reads; products by which the subspace of a wider one is found; images of no
@@ -97,7 +97,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 7
+    version = 8
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -508,9 +508,10 @@ def train_decoder(
     optimiser = Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2, fused=True)
     draws = generator(seed, "pairs")
     everyone, each = slice(None), torch.arange(len(known), device=known.device)[:, None]
+    size = max(1, min(_BATCH, _TOGETHER // len(known)))
     best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < iterations and step - best_at < _PATIENCE:
-        drawn = torch.randint(known.shape[1], (len(known), _BATCH), generator=draws).to(known.device)
+        drawn = torch.randint(known.shape[1], (len(known), size), generator=draws).to(known.device)
         optimiser.descend(functional.mse_loss(network(known[each, drawn], everyone), left[each, drawn]))
         step += 1
         if step % _CHECK_EVERY == 0 or step == iterations:
