@@ -63,8 +63,8 @@ _FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
 of one direction, and share of a length below which it was shortened."""
 
 _LEARNING_RATE, _BATCH, _TOGETHER, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 320, 60, 20
-"""Adam's step size, pairs a step and extractor at most, and of all extractors together, steps without a better held-out error
-after which training ends, and steps between two looks at it."""
+"""Adam's step size, pairs a step and extractor at most, and of all extractors together, steps without a better held-out
+error after which training ends, and steps between two looks at it."""
 
 _WIDEST, _ITERATIONS, _BESIDE = 1024, 2, 2.0
 """Numbers of a representation that a decoder reads; products by which the subspace of a wider one is found; images of no
