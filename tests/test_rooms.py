@@ -58,7 +58,7 @@ BUDGET: dict[str, int] = {
     "eval": 4_299,
     "claims": 212,
     "reports": 2_529,
-    "cli": 1_009,
+    "cli": 1_012,
     "pipeline": 1_728,
     "sources": 3_192,
     "api": 2_361,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 540
+RESERVE = 537
 """Lines that no room has yet."""
 
 
