@@ -140,7 +140,7 @@ def _state(path: Path, values: Any) -> Mapping[str, Any]:
     """Return the tensors by name in a file, or in the checkpoint that it holds, beside an optimiser's."""
     keys = [*values] if isinstance(values, Mapping) else []
     found = [values, *(values[name] for name in STATES if name in keys)]
-    states = [entry for entry in found if _are_tensors(entry)]
+    states: list[Mapping[str, Any]] = [entry for entry in found if _are_tensors(entry)]
     if len(states) == 1:
         return states[0]
     holds = ", ".join(map(shown, keys[:8])) or type(values).__name__
