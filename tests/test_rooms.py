@@ -55,7 +55,7 @@ BUDGET: dict[str, int] = {
     "methods": 2_947,
     "defenses": 1_862,
     "attacks": 9_825,
-    "eval": 4_299,
+    "eval": 4_317,
     "claims": 212,
     "reports": 2_529,
     "cli": 1_016,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 500
+RESERVE = 482
 """Lines that no room has yet."""
 
 
