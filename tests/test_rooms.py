@@ -44,30 +44,30 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_071,
+    "util": 2_083,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
     "uploads": 927,
-    "integrations": 1_231,
+    "integrations": 1_234,
     "dp": 584,
     "federation": 2_058,
     "methods": 2_947,
     "defenses": 1_862,
     "attacks": 9_825,
-    "eval": 4_299,
+    "eval": 4_317,
     "claims": 212,
     "reports": 2_529,
-    "cli": 1_009,
+    "cli": 1_016,
     "pipeline": 1_728,
-    "sources": 3_192,
-    "api": 2_361,
+    "sources": 3_208,
+    "api": 2_363,
     "study": 2_377,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 540
+RESERVE = 482
 """Lines that no room has yet."""
 
 

@@ -145,6 +145,8 @@ def given_folders(results: Any, kinds: tuple[str, ...] = ("AttackResult",)) -> l
     several = [results] if known(results) else list(results)
     if not several:
         raise UserError(f"results={shown(several)}: expected at least one")
+    if "GuardResult" in {type(each).__name__ for each in several}:
+        raise UserError("results: a GuardResult is judged already; read its status: leak, inconclusive or pass")
     return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
 
 

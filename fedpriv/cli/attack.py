@@ -15,6 +15,7 @@ from fedpriv.cli import common
 from fedpriv.cli.options import Command, flags_of, keywords_of
 from fedpriv.util.escape import command_line
 from fedpriv.util.folders import numbered
+from fedpriv.util.foreign import inline_values
 
 if TYPE_CHECKING:
     from fedpriv.api.results import AttackResult
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _FILES = "Uploads in files"
 _UPLOADS = "Folder of state dicts (.safetensors, .pt) made elsewhere, one a client: see --help-all."
 _IMAGES = "Folder of the clients' images and labels, in files named as their uploads, and auxiliary.safetensors."
+_NORMALISE = 'MEAN,STD by which training normalised images in [0, 1]; by channel "[0.5,0.4,0.3],[0.2,0.2,0.3]".'
 _BEFORE = "File of the weights that all clients started from; --model package.module:FACTORY makes their network."
 
 
@@ -38,6 +40,7 @@ _BEFORE = "File of the weights that all clients started from; --model package.mo
 @click.option("--images", type=click.Path(path_type=Path), help=_IMAGES, panel=_FILES)
 @click.option("--before", type=click.Path(path_type=Path), help=_BEFORE, panel=_FILES)
 @click.option("--gradients", is_flag=True, help="The uploads are gradients of these weights.", panel=_FILES)
+@click.option("--normalise", help=_NORMALISE, panel=_FILES)
 @click.option(
     "--verbose", is_flag=True, help="A sentence on each answer, and the table of all attacks.", panel="Output"
 )
@@ -54,9 +57,8 @@ def attack(target: str, out: Path | None, verbose: bool, as_json: bool, quiet: b
     again = command_line(*common.typed(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
     given = common.given_values(flags)
-    files: dict[str, Any] = {
-        name: given.pop(name) for name in ("uploads", "images", "before", "gradients") if name in given
-    }
+    names = ("uploads", "images", "before", "gradients", "normalise")
+    files = {name: given.pop(name) for name in names if name in given}
     if files:
         given, listener.resume = _from_files(given, files), None
     work = fedpriv.attack_uploads if files else fedpriv.attack
@@ -80,6 +82,8 @@ def _from_files(given: dict[str, Any], files: Mapping[str, Any]) -> dict[str, An
         flag = "--" + (others or list(files))[0].replace("_", "-")
         raise click.UsageError(f"{flag}: not with --uploads; drop it" if others else f"{flag}: needs --uploads DIR")
     where: dict[str, Any] = {"images": None, "before": None, "gradients": False, **files}
+    if "normalise" in files:
+        given["normalise"] = inline_values(where.pop("normalise"))
     return given | read_upload_files(model=model, steps=steps, **where)
 
 

@@ -169,9 +169,11 @@ def steps_agreement(
         classes = one_hot(batch[1], max(width, int(batch[1].max()) + 1), facts.label_smoothing).to(device)
         images = batch[0].to(device)
 
-        def replayed(differentiate: Differentiate, order: Tensor | None = None) -> Tensor:
+        def replayed(
+            differentiate: Differentiate, order: Tensor | None = None, weights: Weights = step.weights
+        ) -> Tensor:
             part = (images, classes) if order is None else (images[order], classes[order])
-            total = _sum_of_gradients(differentiate, step.weights, *part, facts)
+            total = _sum_of_gradients(differentiate, weights, *part, facts)
             return _flat(total if step.project is None else step.project(total))
 
         sent, in_order = _flat(step.gradient), replayed(training)
@@ -185,6 +187,9 @@ def steps_agreement(
             return first
         if has_batch_norm(model) and not agreement(sent, replayed(evaluation), rounding, "steps", lost).differs:
             return replace(first, cause="evaluation")
+        after = {name: value - facts.learning_rate * step.gradient[name] for name, value in step.weights.items()}
+        if first.cosine < 0 and not agreement(-sent, replayed(training, None, after), rounding, "steps", lost).differs:
+            return replace(first, cause="swapped")
         if facts.steps == 1:
             return first
         distances = [_apart(replayed(training, order), in_order) for order in _orders(images)]

@@ -143,10 +143,11 @@ class Labels(Record):
     defense: str = ""
 
 
-Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "optimiser"]
+Cause = Literal["", "rows", "means", "steps", "evaluation", "scale", "swapped", "optimiser"]
 """What a difference between uploads and what the true images give looks like. ``rows``, ``means``, ``steps``: it shows no
 more than what the upload holds: outputs of a network, their means over classes, steps of SGD. ``evaluation``: there is none
-with batch norm in evaluation mode. ``scale``: it is a factor. ``optimiser``: clients are said to have used another."""
+with batch norm in evaluation mode. ``scale``: it is a factor. ``swapped``: there is none from the uploaded
+weights to the broadcast ones. ``optimiser``: clients are said to have used another."""
 
 
 class Premise(Record):

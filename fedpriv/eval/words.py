@@ -126,12 +126,17 @@ def units_of(answer: Answer) -> str:
     return "questions" if answer.units == "images" and not is_decibels(answer) else answer.units
 
 
+def _few_targets(answer: Answer) -> bool:
+    """True where there are fewer targets than clients would be needed, however many clients there are."""
+    return answer.units != "images" and 0 < answer.n < FEW_CLIENTS
+
+
 def short_why(answer: Answer) -> str:
     """Return in a few words why an answer is inconclusive."""
     more = f"would need ~{answer.needed} {units_of(answer)} (had {answer.n_clients})"
     return {
         "premise": "true images do not give these uploads",
-        "few clients": f"fewer than {FEW_CLIENTS} {units_of(answer)}",
+        "few clients": f"fewer than {FEW_CLIENTS} {'targets' if _few_targets(answer) else units_of(answer)}",
         "no held-out images": "no held-out images",
         "no control": "no shuffled control",
         "under-powered attack": "attack too weak to tell",
@@ -153,8 +158,9 @@ def advice(answer: Answer) -> str:
         )
     if answer.why == "premise" and answer.premise is not None:
         return f"The premise fails: {_premise_fails(answer.premise)}."
+    few = f", and so many targets (now {answer.n})" if _few_targets(answer) else ""
     return {
-        "few clients": f"At least {FEW_CLIENTS} {units_of(answer)} are needed.",
+        "few clients": f"At least {FEW_CLIENTS} {units_of(answer)} are needed{few}.",
         "no held-out images": "Bring images that each client holds and did not train on (held_out).",
         "no control": "Run it with its shuffled control.",
         "under-powered attack": able_words(answer.able),
@@ -200,7 +206,8 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer)))) if answer.advantage is not None else ""
     )
     so_far = f" So far {known}." if known else ""
-    why = short_why(answer) if (answer.why, answer.units) == ("few clients", "images") else answer.why
+    short = answer.why == "few clients" and (answer.units == "images" or _few_targets(answer))
+    why = short_why(answer) if short else answer.why
     return f"{subject}: inconclusive ({why}).{so_far} {advice(answer)}".rstrip()
 
 
@@ -233,14 +240,16 @@ def percent(share: float) -> str:
 
 
 # ---------------------------------------------------------------- premise
-_USUAL = "usual causes are normalisation in the loader, "
+_NOISE, _NEAR = "noise that a defense adds (say which: defense), ", 0.9  # as a cause where the cosine is no less
+_USUAL = "usual causes are {noise}normalisation in the loader, "
 _NETWORK = f"{_USUAL}dropout or batch norm in training mode, weights of another round"
 _CAUSES: dict[str, str] = {
     "rows": _NETWORK,
     "means": f"{_NETWORK}, missing images, means taken while training",
     "steps": f"{_USUAL}another optimiser than SGD, another loss, dropout, weights of another round, other batches",
     "evaluation": "they do with batch norm in evaluation mode, and attacks assume training mode",
-    "scale": "they do but for a factor of {:.3g}; usual causes are another learning rate, a sum in the place of a mean",
+    "scale": "they do but for a factor of {factor:.3g}; usual causes are another learning rate, a sum in place of a mean",
+    "swapped": "before and after look swapped",
 }
 """What makes true images give other uploads, by what the difference looks like."""
 
@@ -252,8 +261,11 @@ def _premise_fails(premise: Premise) -> str:
     of = "this upload" if premise.n_clients == 1 else "these uploads"
     if premise.n_differ < premise.n_clients:
         of = f"the uploads of {premise.n_differ} of {premise.n_clients} clients"
-    cause = _CAUSES[premise.cause].format(premise.factor)
-    return f"your images, labels and model do not give {of} (cosine {premise.cosine:.2f}): {cause}"
+    cosine = premise.cosine or 0.0
+    cause = _CAUSES[premise.cause].format(factor=premise.factor, noise=_NOISE * (cosine >= _NEAR))
+    # As many digits as tell it from 1.
+    shown = next((text for digits in range(2, 8) if float(text := f"{cosine:.{digits}f}") < 1), "1.00")
+    return f"your images, labels and model do not give {of} (cosine {shown}): {cause}"
 
 
 def premise_words(premise: Premise | None) -> str:

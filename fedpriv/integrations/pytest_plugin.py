@@ -19,12 +19,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def assert_no_leak(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Return a function of results, and of ``fail_on`` as :func:`fedpriv.check` has it."""
+    """Return a function of what :func:`fedpriv.guard` returned, or of arguments as of :func:`fedpriv.check`."""
 
     def assert_(results: Any, fail_on: str | Sequence[str] = "leak") -> None:
         import fedpriv  # only tests that ask for it wait for it
 
-        outcome = fedpriv.check(results, fail_on=fail_on)
+        guarded = isinstance(results, fedpriv.GuardResult)
+        if guarded and fail_on != "leak":
+            raise fedpriv.UserError("fail_on: a guard has judged already; pass it there: fedpriv.guard(..., fail_on=)")
+        outcome = results if guarded else fedpriv.check(results, fail_on=fail_on)
         if outcome.status == "leak" or (
             outcome.status == "inconclusive" and request.config.getoption(_OPTION) == "fail"
         ):

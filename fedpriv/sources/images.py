@@ -138,7 +138,7 @@ def normalisation(given: Any, channels: int) -> Normalize | None:
     if given is None:
         return None
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise UserError(f"normalise={shown(given)}: expected (mean, std), as transforms.Normalize takes them")
+        raise UserError(f"normalise={shown(given)}: expected mean and std, as transforms.Normalize takes them")
     mean, std = (
         as_tensor("normalise", each if is_array(each) else np.asarray(each)).flatten().tolist() for each in given
     )

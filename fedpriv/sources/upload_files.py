@@ -28,6 +28,7 @@ from fedpriv.util.registry import is_reference
 
 SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".npz")
 PREFIX: Final = "module."  # of DataParallel
+STATES: Final = ("model_state_dict", "state_dict", "model")  # names of weights in a checkpoint, beside an optimiser's
 CONVERT: Final = "save it anew where it was made: safetensors.torch.save_file(model.state_dict(), FILE)"
 Tensors = dict[str, Tensor]
 
@@ -53,7 +54,7 @@ def read_upload_files(
         steps: learning_rate, batch_size, epochs and steps as far as they are given.
     """
     if model is None or not is_reference(model):
-        what = "a function of no argument that returns the torch.nn.Module"
+        what = "a function in the working directory or on PYTHONPATH, of no argument, that returns the torch.nn.Module"
         raise UserError(f"model={shown(model)}: expected package.module:FACTORY, {what} of the uploaded weights")
     if images is None:
         raise UserError("images: missing; a folder with one file a client, named as its upload, of images and labels")
@@ -130,12 +131,27 @@ def read_tensors(path: Path) -> Tensors:
         raise UserError(
             f"{path}: not readable as {path.suffix[1:]} ({first_line(error).partition('. ')[0]}); {CONVERT}"
         ) from error
-    inner = [*values.items()] if isinstance(values, Mapping) else []
-    wrong = [value for name, value in inner if not isinstance(name, str) or not isinstance(value, (Tensor, np.ndarray))]
-    if wrong or not inner:
-        raise UserError(f"{path}: holds {type([*wrong, values][0]).__name__}; expected tensors by name; {CONVERT}")
+    values = _state(path, values)
     whole = all(name.startswith(PREFIX) for name in values)
     return {name.removeprefix(PREFIX * whole): as_tensor(f"{path}: {name}", value) for name, value in values.items()}
+
+
+def _state(path: Path, values: Any) -> Mapping[str, Any]:
+    """Return the tensors by name in a file, or in the checkpoint that it holds, beside an optimiser's."""
+    keys = [*values] if isinstance(values, Mapping) else []
+    found = [values, *(values[name] for name in STATES if name in keys)]
+    states: list[Mapping[str, Any]] = [entry for entry in found if _are_tensors(entry)]
+    if len(states) == 1:
+        return states[0]
+    holds = ", ".join(map(shown, keys[:8])) or type(values).__name__
+    raise UserError(
+        f"{path}: holds {holds}; expected tensors by name, alone or under one of {', '.join(STATES)}; {CONVERT}"
+    )
+
+
+def _are_tensors(values: Any) -> bool:
+    inner = values.items() if isinstance(values, Mapping) and values else [(None, None)]
+    return all(isinstance(name, str) and isinstance(value, (Tensor, np.ndarray)) for name, value in inner)
 
 
 def _check_names(path: Path, values: Tensors, network: nn.Module) -> None:

@@ -166,12 +166,24 @@ def _imported(target: str, *, own: bool = False) -> Any:
         if own:
             raise
         line = " ".join(str(error).split())
-        raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hint = _looked_in(module) if absent else ""
+        raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}{hint}") from error
     for step in attribute.split("."):
         if not hasattr(value, step):
             raise UserError(f"module {module!r} has no {attribute!r}")
         value = getattr(value, step)
     return value
+
+
+def _looked_in(module: str) -> str:
+    """Return where a module that was not found was looked for, and what would be right."""
+    if module.endswith(".py"):
+        return f"; name the module without .py: {module.removesuffix('.py')}:NAME"
+    own = dict.fromkeys(str(Path(entry).absolute()) for entry in sys.path)
+    homes = (sys.prefix, sys.base_prefix)
+    folders = [each for each in own if Path(each).is_dir() and not any(map(Path(each).is_relative_to, homes))]
+    return f"; looked in {', '.join([*folders, 'the installed packages'])}; PYTHONPATH=FOLDER adds a folder"
 
 
 # ---------------------------------------------------------------- code from outside that may run

@@ -131,6 +131,25 @@ def test_the_fixture_has_three_outcomes(tmp_path, status, options, outcome):
     assert outcome in subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
 
 
+def test_the_fixture_takes_what_a_guard_found(request):
+    if "fedpriv" not in {point.name for point in _plugins()}:
+        pytest.skip("fedpriv is not installed, and its fixture not there")
+    assert_no_leak = request.getfixturevalue("assert_no_leak")
+
+    def found(status):
+        return fedpriv.GuardResult(status, (), (), n_images=1, came_back=0, iterations=0, seconds=0.1)
+
+    assert_no_leak(found("pass"))
+    with pytest.raises(pytest.fail.Exception, match="guard: leak"):
+        assert_no_leak(found("leak"))
+    with pytest.raises(pytest.skip.Exception, match="guard: inconclusive"):
+        assert_no_leak(found("inconclusive"))
+    with pytest.raises(fedpriv.UserError, match="fail_on="):
+        assert_no_leak(found("pass"), "leak:membership")
+    with pytest.raises(fedpriv.UserError, match="read its status"):
+        fedpriv.check(found("pass"))
+
+
 def _plugins():
     from importlib.metadata import entry_points
 

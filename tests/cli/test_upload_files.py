@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from upload_cases import smooth
 
 import fedpriv
+from fedpriv.sources.upload_files import read_tensors
 
 ATTACK = ("attack", "--target", "model", "--uploads", "uploads", "--images", "images", "--before", "before.pt")
 ONE = (*ATTACK, "--model", "of_mine:network", "--attack", "linear-layer", "--no-control")
@@ -82,14 +84,40 @@ def test_files_give_the_records_of_attack_uploads(clients, capsys):
     assert found["premise"]["n_differ"] or found["premise"]["status"] == "not checkable"
 
 
+@pytest.mark.parametrize("name", ["model_state_dict", "state_dict", "model"])
+def test_a_checkpoint_with_an_optimiser_is_read(name, tmp_path):
+    model, path = network(), tmp_path / "last.pt"
+    optimiser = torch.optim.Adam(model.parameters()).state_dict()
+    torch.save({name: model.state_dict(), "optimizer_state_dict": optimiser, "epoch": 3}, path)
+    read = read_tensors(path)
+    assert {key: value.tolist() for key, value in read.items()} == {
+        k: v.tolist() for k, v in model.state_dict().items()
+    }
+
+
+def test_normalised_images_are_said_by_a_flag(clients, capsys):
+    for number, (images, labels) in enumerate(zip(clients["images"], clients["labels"], strict=True)):
+        model = network()
+        cross_entropy(model((images - 0.5) / 0.25), labels).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        path = next(Path("uploads").glob(f"client{number}.*"))
+        WAYS[path.suffix](model.state_dict(), str(path))
+    for said, status in (("0.5,0.25", "agrees"), ("[0.5],[0.25]", "agrees"), ("0.1,0.25", "differs")):
+        words = (*ONE, "--lr", "0.1", "--json", "--out", said, "--normalise", said)
+        assert json.loads(done(capsys, *words))["attacks"]["linear-layer"]["premise"]["status"] == status
+
+
 WRONG = {
     "no broadcast": (ONE[:7] + ONE[9:], "before: missing"),
     "no images": (ONE[:5] + ONE[7:], "images: missing"),
     "no model": ((*ATTACK, "--lr", "1"), "expected package.module:FACTORY"),
-    "no such module": ((*ATTACK, "--model", "of_nobody:network"), "module 'of_nobody' cannot be imported"),
     "a factory that fails": ((*ATTACK, "--model", "of_mine:nothing"), "out of order"),
     "no learning rate": (ONE, "lr: missing"),
     "a federation's flag": ((*ONE, "--clients", "3"), "--clients: not with --uploads"),
+    "normalisation alone": (("attack", "--target", "model", "--normalise", "0,1"), "--normalise: needs --uploads"),
+    "half a normalisation": ((*ONE, "--lr", "1", "--normalise", "0.5"), "expected mean and std"),
+    "words for numbers": ((*ONE, "--lr", "1", "--normalise", "a,b"), "normalise"),
+    "a file as a module": ((*ONE, "--lr", "1", "--model", "of_mine.py:network"), "without .py: of_mine:NAME"),
     "images alone": (("attack", "--target", "model", "--images", "images"), "--images: needs --uploads"),
     "no folder": ((*ONE, "--lr", "1", "--uploads", "nowhere"), "nowhere: no such file"),
     "not before": (
@@ -110,6 +138,12 @@ def test_what_does_not_fit_is_one_line(name, clients, capsys):
     assert expected in refused(capsys, *words, "--out", "result")
 
 
+def test_a_module_that_is_not_there_names_where_it_was_looked_for(clients, capsys, tmp_path):
+    line = refused(capsys, *ATTACK, "--model", "of_nobody:network")
+    assert f"{tmp_path}, the installed packages" in line
+    assert "PYTHONPATH" in line
+
+
 def test_what_is_wrong_with_a_client_names_its_file(clients, capsys):
     changed = network().state_dict() | {"1.weight": torch.zeros(16, 65)}
     for values, expected in (
@@ -119,7 +153,9 @@ def test_what_is_wrong_with_a_client_names_its_file(clients, capsys):
         torch.save(values, "uploads/client1.pt")
         assert expected in refused(capsys, *ONE, "--lr", "0.1")
     torch.save(network().state_dict(), "uploads/other.pt")
-    torch.save({"model": changed}, "uploads/client1.pt")
-    assert "client1.pt: holds OrderedDict; expected" in refused(capsys, *ONE, "--lr", "0.1")
+    for values in ({"weights": changed, "epoch": 3}, {"model": changed, "state_dict": changed, "epoch": 3}):
+        torch.save(values, "uploads/client1.pt")
+        line = refused(capsys, *ONE, "--lr", "0.1")
+        assert f"client1.pt: holds {', '.join(map(repr, values))}; expected tensors by name" in line
     torch.save(clients["uploads"][1].after, "uploads/client1.pt")
     assert "images: no file other.safetensors" in refused(capsys, *ONE, "--lr", "0.1")

@@ -11,6 +11,7 @@ from fedpriv.attacks.observation import ThreatModel
 from fedpriv.eval.answers import LEVEL, clients_needed, holm, upload_key, upper_bounds, upper_end
 from fedpriv.eval.intervals import compare
 from fedpriv.eval.records import Fit, NamedClasses, Premise
+from fedpriv.eval.words import sentence, short_why
 from fedpriv.federation.run_directory import RunConfig
 
 SURE = 1e-6
@@ -110,6 +111,14 @@ def test_no_leak_takes_a_bound_and_an_able_attack_and_else_the_reason_is_said(co
     answer = only(attacked(compared(**comparison), **changes))
     assert (answer.verdict, answer.why) == (verdict, why)
     assert (answer.needed is not None) is (why == "wide interval")
+
+
+def test_too_few_targets_are_not_called_too_few_clients():
+    short = {n: only(attacked(compared(**NONE | {"n": n, "n_clients": 2}))) for n in (2, 40)}
+    assert {one.why for one in short.values()} == {"few clients"}
+    assert {n: short_why(one) for n, one in short.items()} == {2: "fewer than 5 targets", 40: "fewer than 5 clients"}
+    assert "(fewer than 5 targets)" in sentence(short[2])
+    assert "At least 5 clients are needed, and so many targets (now 2)." in sentence(short[2])
 
 
 def test_membership_without_held_out_images_claims_nothing_and_costs_nothing():

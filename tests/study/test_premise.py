@@ -121,6 +121,27 @@ def test_what_attacks_do_not_assume_is_never_no_leak(tmp_path):
         assert "do not give these uploads (cosine" in (kept.path / page).read_text(), page
 
 
+def test_weights_in_each_others_places_are_named():
+    swapped = [fedpriv.Update(one.after, one.before) for one in updates(network())]
+    result, premise = weights(swapped, network(), **QUICK)
+    assert (premise.status, premise.cause) == ("differs", "swapped")
+    assert "before and after look swapped" in result.verdict
+
+
+def test_a_little_noise_is_a_usual_cause_and_no_cosine_of_one():
+    sent, draw = prototypes(network()[:3]), torch.Generator().manual_seed(2)
+    noise = [own.features.std() * torch.randn(own.features.shape, generator=draw) for own in sent]
+    noisy = [
+        fedpriv.Prototypes(own.features + 0.05 * more, own.classes, own.counts)
+        for own, more in zip(sent, noise, strict=True)
+    ]
+    result, premise = rows(noisy, network()[:3])
+    assert premise.status == "differs"
+    assert 0.995 < premise.cosine < 1
+    assert "cosine 1.00" not in result.verdict
+    assert "causes are noise that a defense adds" in result.verdict
+
+
 def test_a_leak_stands_with_a_warning():
     dropping = network(dropout=0.5)
     torch.manual_seed(0)
