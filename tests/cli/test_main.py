@@ -59,6 +59,8 @@ assert "torch" not in sys.modules
         assert f"fedpriv {name} " in page
         assert "--json" in page
         assert page.count("\n│ --") + page.count("\n│    --") + page.count("\n│ *") <= 15, name
+    assert not [words for words in ("None for", "default False", "default True", " in out") if words in done.stdout]
+    assert "Replace --out if it exists" in rest
     assert "--weight-decay" in rest
     assert "Share of members" in rest
     hints = [line.partition("did you mean ")[2].partition("?")[0] for line in done.stderr.splitlines()]
