@@ -54,20 +54,20 @@ BUDGET: dict[str, int] = {
     "federation": 2_058,
     "methods": 2_947,
     "defenses": 1_862,
-    "attacks": 9_825,
+    "attacks": 9_836,
     "eval": 4_317,
     "claims": 212,
     "reports": 2_529,
     "cli": 1_025,
-    "pipeline": 1_728,
-    "sources": 3_208,
+    "pipeline": 1_730,
+    "sources": 3_229,
     "api": 2_367,
     "study": 2_378,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 468
+RESERVE = 434
 """Lines that no room has yet."""
 
 

@@ -152,9 +152,11 @@ def planted_images(
         truths.append(Truth.equal(image, torch.tensor([target.label]), pools[target.client]))
     if not targets:
         return None
-    clients = {target.client for target in targets}  # nothing is trained for others
-    extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in clients}
-    knowledge = replace(problem.knowledge, defended={}, extractors=extractors)
+    knowledge = problem.knowledge
+    if knowledge.defended:  # else what was trained for all clients serves again
+        attacked = {target.client for target in targets}
+        extractors = {client: each for client, each in knowledge.extractors.items() if client in attacked}
+        knowledge = replace(knowledge, defended={}, extractors=extractors)
     return replace(problem, observations=observations, knowledge=knowledge, targets=targets), tuple(truths)
 
 

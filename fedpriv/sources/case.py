@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, Declared, Same, Trained
 from fedpriv.attacks.inputs.targets import list_targets
-from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_extractor, shadow_model
+from fedpriv.attacks.inversion.surrogate import ShadowModel, find_anchors, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.sources.rehearsal import changes_rows, rehearsed
 from fedpriv.sources.source import Source
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, LAYERS, NETWORKS, PUBLIC_OUTPUTS
+from fedpriv.uploads.payload import Payload
 from fedpriv.uploads.payloads import Entangled, get_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import derive_seed
@@ -167,23 +168,21 @@ def _knowledge(
     number, kind = next(iter(newest.values())).round, source.kind
     images, labels = source.auxiliary_images(card)
 
-    def fitted(what: str, fit: Callable[..., T], round_: int, client: int) -> T:
-        """Return a substitute that is trained on the attacker's own images."""
+    def fitted(key: Hashable, fit: Callable[[Samples], T]) -> T:
+        """Return a substitute that is trained on the attacker's own images, once for a key."""
         if images is None or labels is None:
             raise UserError(
                 "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; add "
                 "attacker_data=same_domain"
             )
-        samples, key = (
-            Samples(images, labels.to(images.device)),
-            (what, round_, client, seed, ShadowTraining(), Same(images)),
-        )
-        return kept.get(key, lambda: fit(observations, client, round_, samples, source.n_classes, seed))
+        samples = Samples(images, labels.to(images.device))
+        return kept.get(("substitute", key, seed, Same(images)), lambda: fit(samples))
 
     def extractor(round_: int, client: int) -> Callable[[Tensor], Tensor]:
         """Return a client's own extractor behind an upload, or a substitute for it."""
         if card.extractor == "shadow":
-            return fitted("shadow extractor", shadow_extractor, round_, client)
+            anchors = find_anchors(observations, client, round_)
+            return fitted(_content(anchors), lambda samples: shadow_extractor(anchors, samples, source.n_classes, seed))
 
         def load() -> Callable[[Tensor], Tensor]:
             current = source.extractor(round_, client, card)
@@ -195,7 +194,14 @@ def _knowledge(
     heads: dict[int, tuple[Tensor, Tensor]] = {}
     if kind in CLASS_OUTPUTS and card.extractor == "shadow":
         # Nothing was seen that an extractor alone could be fitted to.
-        models = {k: fitted("shadow model", shadow_model, number, k) for k in clients}
+
+        def model(client: int) -> ShadowModel:
+            return fitted(
+                (number, client),
+                lambda samples: shadow_model(observations, client, number, samples, source.n_classes, seed),
+            )
+
+        models = {k: model(k) for k in clients}
         extractors, heads = {k: made[0] for k, made in models.items()}, {k: made[1] for k, made in models.items()}
     elif card.extractor != "none" and kind not in NETWORKS:
         extractors = {k: extractor(number, k) for k in clients}
@@ -231,6 +237,12 @@ def _knowledge(
         public_images=images,
         public_labels=labels,
     )
+
+
+def _content(payloads: Sequence[Payload | None]) -> Hashable:
+    """Return a key that equals that of payloads of the same numbers."""
+    sent = [payload.tensors() for payload in payloads if payload is not None]
+    return tuple((name, value.cpu().numpy().tobytes()) for values in sent for name, value in values.items())
 
 
 def _there(values: Mapping[K, T | None]) -> dict[K, T]:

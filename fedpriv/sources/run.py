@@ -33,6 +33,9 @@ from fedpriv.uploads.payloads import Message, Model, PublicLoss, Representations
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 
+_FEW = 2**13
+"""Numbers of an upload that is kept in memory; larger ones are read each time."""
+
 
 def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
     """Look up a run's method and defenses, load data, choose models and check the plan."""
@@ -52,6 +55,7 @@ class RunSource(Source):
         self.run, self.federation, self.kind = run, federation, kind
         self.image_shape, self.n_classes = first.blueprint.image_shape, first.n_classes
         self.device, self.uploads, self.pipeline = federation.server.device, federation.uploads, federation.pipeline
+        self._small: dict[tuple[int, int], Message] = {}  # uploads that are read once and kept
         self.total_rounds, self.summed = run.config.rounds, federation.pipeline.server_view == "sum"
 
     @classmethod
@@ -71,7 +75,12 @@ class RunSource(Source):
         return self.run.captured_rounds()
 
     def upload(self, round_: int, client: int) -> Message:
-        return self.run.message(self.run.upload_path(round_, client))
+        if (round_, client) in self._small:
+            return self._small[round_, client]
+        message = self.run.message(self.run.upload_path(round_, client))
+        if sum(value.numel() for payload in message for value in payload.tensors().values()) <= _FEW:
+            self._small[round_, client] = message
+        return message
 
     def observations(self, rounds: Sequence[int]) -> tuple[Observation, ...]:
         there = self.rounds()

@@ -59,7 +59,7 @@ def test_a_shadow_agrees_with_what_was_sent(halves, private, sent):
     broadcast = (head_of(private),) if sent != "prototypes" else ()
     upload = (means_of(private, client),) if sent != "head" else (SampleCount(torch.tensor([600])),)
     seen = (Observation(3, 0, upload, broadcast),)
-    shadow = shadow_extractor(seen, 0, 3, own, 10, seed=0, training=ShadowTraining(epochs=15))
+    shadow = shadow_extractor(find_anchors(seen, 0, 3), own, 10, seed=0, training=ShadowTraining(epochs=15))
     features = shadow(client.images)
     # The client's private images, which the shadow never saw.
     if sent != "prototypes":
@@ -86,9 +86,9 @@ def test_its_own_uploads_come_before_what_the_client_was_sent(private):
     assert means is None
 
 
-def test_with_nothing_to_agree_with_there_is_no_shadow(halves):
+def test_with_nothing_to_agree_with_there_is_no_shadow():
     seen = (Observation(1, 0, (SampleCount(torch.tensor([1])),), ()),)
     with pytest.raises(UserError, match="of client 0 in round 1 holds a classifier"):
-        shadow_extractor(seen, 0, 1, halves[1], 10, seed=0)
+        find_anchors(seen, 0, 1)
     with pytest.raises(UserError, match="of client 4 in round 1"):
         find_anchors(seen, 4, 1)

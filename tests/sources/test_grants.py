@@ -101,22 +101,33 @@ def quick(monkeypatch):
 
         return fit
 
+    def extractor(anchors, own, n_classes, seed):
+        return lambda images: ("extractor", anchors, len(own), n_classes, seed)
+
     monkeypatch.setattr(case, "shadow_model", named("model"))
-    monkeypatch.setattr(case, "shadow_extractor", lambda *given: named("extractor")(*given)[0])
+    monkeypatch.setattr(case, "shadow_extractor", extractor)
 
 
 SHADOW = but(extractor="shadow", attacker_data="same_domain")
 
 
-def test_substitutes_are_trained_on_the_attackers_own_images(worlds, quick):
-    """Of class outputs alone a whole model is fitted."""
-    for method, kind, name in (("fedgh", "prototype", "extractor"), ("fd", "logits", "model")):
+def test_whole_models_are_fitted_to_class_outputs_on_the_attackers_own_images(worlds, quick):
+    world, kept = worlds("fd", auxiliary=0.4), Trained()
+    found, number = granted(world, "logits", SHADOW, seed=5, trained=kept), len(world[1].attacker)
+    assert [found.extractors[k](None) for k in (0, 2)] == [("model", k, 1, number, 10, 5, 3) for k in (0, 2)]
+    assert [float(head[0][0, 0]) for head in found.heads.values()] == [0, 1, 2]
+    assert granted(world, "logits", SHADOW, seed=5, trained=kept).extractors[0] is found.extractors[0]
+    assert granted(world, "logits", SHADOW, seed=6, trained=kept).extractors[0](None)[5] == 6
+
+
+def test_clients_with_the_same_anchors_share_a_shadow_extractor(worlds, quick):
+    """Prototypes are each client's own; behind mixtures the server has the head alone, which all were sent."""
+    for method, kind, shared in (("fedgh", "prototype", False), ("fedre", "entangled", True)):
         world, kept = worlds(method, auxiliary=0.4), Trained()
-        found, number = granted(world, kind, SHADOW, seed=5, trained=kept), len(world[1].attacker)
-        assert [found.extractors[k](None) for k in (0, 2)] == [(name, k, 1, number, 10, 5, 3) for k in (0, 2)]
-        assert [float(head[0][0, 0]) for head in found.heads.values()] == ([] if name == "extractor" else [0, 1, 2])
-        assert granted(world, kind, SHADOW, seed=5, trained=kept).extractors[0] is found.extractors[0]
-        assert granted(world, kind, SHADOW, seed=6, trained=kept).extractors[0](None)[5] == 6
+        found = granted(world, kind, SHADOW, seed=5, trained=kept).extractors
+        assert found[0](None)[2:] == (len(world[1].attacker), 10, 5)
+        assert (found[0] is found[2]) == shared
+        assert granted(world, kind, SHADOW, seed=5, trained=kept).extractors[0] is found[0]
 
 
 def test_a_shadow_without_images_of_the_clients_domain_is_refused(worlds, quick):

@@ -154,12 +154,15 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackPr
         for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
             squares.setdefault((position.round, position.client), []).append(distance**2)
 
-    # The very same object for the same length: decoders that learned behind it are kept by it.
+    # The very same object for lengths that are nearly the same: what learned behind it serves them all.
     def defense(length: float) -> partial[Tensor]:
-        return problem.trained.get(("uncertain", length), lambda: partial(_noisy, length))
+        power = round(2 * math.log2(max(length, 1e-30)))
+        return problem.trained.get(("uncertain", power), lambda: partial(_noisy, 2 ** (power / 2)))
 
     defended = {where: defense((sum(values) / len(values)) ** 0.5) for where, values in squares.items()}
-    knowledge = replace(problem.knowledge, defended=defended)
+    attacked = {place.client for place in recovered.places}  # nothing is trained for others
+    extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in attacked}
+    knowledge = replace(problem.knowledge, defended=defended, extractors=extractors)
     return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
 
 

@@ -62,9 +62,9 @@ _FOUND, _WORTHLESS, _ALIKE = 1e-4, 0.05, 0.99
 """Relative feature distance plus penalties below which a fit ends; worth of a fit below which there is none; cosine of rows
 of one direction, and share of a length below which it was shortened."""
 
-_LEARNING_RATE, _BATCH, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 60, 20
-"""Adam's step size, pairs a step and extractor, steps without a better held-out error after which training ends, and steps
-between two looks at it."""
+_LEARNING_RATE, _BATCH, _TOGETHER, _PATIENCE, _CHECK_EVERY = 2e-3, 32, 320, 60, 20
+"""Adam's step size, pairs a step and extractor at most, and of all extractors together, steps without a better held-out
+error after which training ends, and steps between two looks at it."""
 
 _WIDEST, _ITERATIONS, _BESIDE = 1024, 2, 2.0
 """Numbers of a representation that a decoder reads; products by which the subspace of a wider one is found; images of no
@@ -97,7 +97,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 7
+    version = 8
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -119,13 +119,13 @@ class DecoderInversion(Attack):
         learned_from = {targets[index].client for index in fitted_to}
         steps_each = [self.iterations] + [self._steps] * (len(learned_from) + bool(fitted_to))
         stages = Stages(problem.progress, steps_each)
-        clients, decoder = self._trained(replace(problem, progress=stages.of(0)))
+        slots, decoder = self._trained(replace(problem, progress=stages.of(0)))
         labels = torch.tensor([target.label for target in targets], device=device)
         owners = torch.tensor([target.client for target in targets])
         images = vectors.new_zeros((len(targets), *problem.knowledge.image_shape))
         for client in problem.clients:
             rows = (owners == client).nonzero().flatten().to(device)
-            images[rows] = decoder(vectors[rows], clients.index(client), labels[rows])
+            images[rows] = decoder(vectors[rows], slots[client], labels[rows])
 
         @torch.no_grad()
         def distances(places: Tensor, match: Match) -> Tensor:
@@ -181,26 +181,34 @@ class DecoderInversion(Attack):
         known = labels is not None and bool((labels >= 0).all()) and min(each.label for each in problem.targets) >= 0
         return Pairs([], images.to(problem.device), labels.to(problem.device) if known and labels is not None else None)
 
-    def _trained(self, problem: AttackProblem) -> tuple[tuple[int, ...], Decoder]:
-        """Return the clients whose extractors were granted, and their decoder, trained once for all attacks."""
+    def _trained(self, problem: AttackProblem) -> tuple[dict[int, int], Decoder]:
+        """Return the place of each client's extractor, and the decoder of all places, trained once for all attacks.
+
+        Clients whose extractors and defenses are the same have one place.
+        """
         extractors, known, seed = problem.knowledge.extractors, self._auxiliary(problem), decoder_seed(problem)
-        images, clients = images_to_train_on(self.name, problem.knowledge), tuple(sorted(extractors))
-        defended = defenses_of(problem, clients)
-        parts = tuple(Same(value) for value in (*(extractors[k] for k in clients), images, *defended))
-        key = ("decoder", self.iterations, self.width, seed, clients, parts, problem.device, known.labels is None)
+        images, everyone = images_to_train_on(self.name, problem.knowledge), sorted(extractors)
+        pairs = [(extractors[k], guard) for k, guard in zip(everyone, defenses_of(problem, everyone), strict=True)]
+        keys = [(Same(extractor), Same(guard)) for extractor, guard in pairs]
+        distinct = dict(zip(keys, pairs, strict=True))
+        number = {key: place for place, key in enumerate(distinct)}
+        parts = (*distinct, Same(images))
+        key = ("decoder", self.iterations, self.width, seed, parts, problem.device, known.labels is None)
 
         def tick(done: int) -> None:
             if problem.progress is not None:
                 problem.progress(done, self.iterations)
 
         def train() -> Decoder:
-            features = [represented(extractors[k], images, problem.device, problem.trained) for k in clients]
+            defended = [guard for _, guard in distinct.values()]
+            features = [represented(each, images, problem.device, problem.trained) for each, _ in distinct.values()]
             inside, outside = divided(replace(known, features=features), seed)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, self.iterations, self.width, seed, tick)
 
-        return clients, problem.trained.get(key, train)
+        decoder = problem.trained.get(key, train)
+        return {k: number[key] for k, key in zip(everyone, keys, strict=True)}, decoder
 
     @property
     def _steps(self) -> int:
@@ -228,8 +236,8 @@ class DecoderInversion(Attack):
 
     def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
         """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
-        clients, decoder = self._trained(problem)
-        extractor, position, seed = problem.knowledge.extractors[client], clients.index(client), decoder_seed(problem)
+        slots, decoder = self._trained(problem)
+        extractor, position, seed = problem.knowledge.extractors[client], slots[client], decoder_seed(problem)
         defended = defenses_of(problem, [client])[0]
 
         def learn() -> LearnedFit:
@@ -500,9 +508,10 @@ def train_decoder(
     optimiser = Adam(network.parameters(), _LEARNING_RATE, weight_decay=1e-2, fused=True)
     draws = generator(seed, "pairs")
     everyone, each = slice(None), torch.arange(len(known), device=known.device)[:, None]
+    size = max(1, min(_BATCH, _TOGETHER // len(known)))
     best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < iterations and step - best_at < _PATIENCE:
-        drawn = torch.randint(known.shape[1], (len(known), _BATCH), generator=draws).to(known.device)
+        drawn = torch.randint(known.shape[1], (len(known), size), generator=draws).to(known.device)
         optimiser.descend(functional.mse_loss(network(known[each, drawn], everyone), left[each, drawn]))
         step += 1
         if step % _CHECK_EVERY == 0 or step == iterations:

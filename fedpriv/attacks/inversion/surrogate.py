@@ -86,20 +86,19 @@ def find_anchors(
 
 
 def shadow_extractor(
-    observations: Sequence[Observation],
-    client: int,
-    round_: int,
+    anchors: tuple[Classifier | None, Prototypes | None],
     samples: Samples,
     n_classes: int,
     seed: int,
     training: ShadowTraining = ShadowTraining(epochs=12),
 ) -> Extractor:
-    """Return a shadow of a client's extractor, trained on the attacker's images when it is first called.
+    """Return a shadow of extractors, trained on the attacker's images when it is first called.
 
-    Raises a UserError at once where an upload of the round holds nothing to align it with.
+    ``anchors``: the head and the class means (:func:`find_anchors`), one of them at least. Clients with the same anchors
+    have the same shadow.
     """
     device = samples.images.device
-    classifier, means = find_anchors(observations, client, round_)
+    classifier, means = anchors
     head = None if classifier is None else [classifier.state[name].to(device) for name in ("weight", "bias")]
     near = None if means is None else by_class(means.features, means.classes, n_classes, device)
     scale = 0.0 if means is None else float(means.features.square().sum(1).mean().clamp_min(1e-12))
@@ -107,7 +106,7 @@ def shadow_extractor(
 
     @cache
     def trained() -> Extractor:
-        model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow", client))
+        model = substitute(samples.images, n_classes, width, derive_seed(seed, "shadow"))
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             features = model.represent(images)
@@ -115,7 +114,7 @@ def shadow_extractor(
             return total if near is None else total + _distance(features, labels, near).mean() / scale
 
         # Batch norm, where the architecture has it, needs two images.
-        train_substitute(model, samples, loss, training, generator(seed, "shadow order", client), least=2)
+        train_substitute(model, samples, loss, training, generator(seed, "shadow order"), least=2)
         return model.eval().requires_grad_(False).represent
 
     return lambda images: trained()(images)
