@@ -276,9 +276,12 @@ def explain(name: str) -> Explanation:
         facts |= catalogue("targets").members[name]
     paper, page = references().get(name, "") if kind == "methods" else "", ""
     if kind == "attacks":
+        from fedpriv.eval.endpoints import INFERENCES
         from fedpriv.reports.page import attack_pages
 
         page = attack_pages().get(name, "")
+        asks = next((find_word(endpoint) for endpoint, primaries in INFERENCES.items() if primaries[0] == name), None)
+        facts = ({"endpoint": asks.text} if asks else {}) | facts
     return Explanation(name, kind, facts, _text(kind, name), page, paper)
 
 
@@ -421,7 +424,5 @@ def _guarding(device: str) -> tuple[bool, str]:
     how |= {"device": device, "attacks": "inverting-gradients"}
     took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 120)]
     number = int(10 / max(1e-4, (took[2] - took[1]) / 100))
-    return (
-        True,
-        f"about {number // 100 * 100 or number:,} iterations in 10 s (LeNet, four images of 28 x 28)",
-    )
+    about = f"about {number // 100 * 100 or number:,} iterations in 10 s here (LeNet, four images of 28 x 28)"
+    return True, f"a client's attack on its own update (fedpriv.guard) makes {about}"
