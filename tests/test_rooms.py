@@ -61,13 +61,13 @@ BUDGET: dict[str, int] = {
     "cli": 1_025,
     "pipeline": 1_730,
     "sources": 3_229,
-    "api": 2_368,
+    "api": 2_393,
     "study": 2_378,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 433
+RESERVE = 408
 """Lines that no room has yet."""
 
 
