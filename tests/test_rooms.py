@@ -58,16 +58,16 @@ BUDGET: dict[str, int] = {
     "eval": 4_317,
     "claims": 212,
     "reports": 2_529,
-    "cli": 1_016,
+    "cli": 1_025,
     "pipeline": 1_730,
     "sources": 3_229,
-    "api": 2_363,
-    "study": 2_377,
+    "api": 2_393,
+    "study": 2_378,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 448
+RESERVE = 408
 """Lines that no room has yet."""
 
 

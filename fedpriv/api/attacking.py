@@ -59,9 +59,10 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     method: str | None  # method to train when there is no run (default: the usual one for the target)
     round: int | None  # attack the uploads of this round (default: the last stored)
     reach: str | int | Sequence[str | int]  # local-work sweep over uploads of trained weights: images of one step and
-    # ``epoch``, the client's own training, a list or a text with commas; or ``none``. Default ``1,4,16,epoch`` where a
+    # ``epoch``, the client's own training, with commas between; or ``none``. Or a list. Default ``1,4,16,epoch`` where a
     # run of one round is trained first and neither its batches nor its steps are given
-    facts: Mapping[str, Any] | str | Path  # what the owner of a recorded run knows, or a TOML file (``RUN.toml``)
+    facts: Mapping[str, Any] | str | Path  # TOML file of what the owner of a recorded run knows (default:
+    # ``RUN.toml`` beside it). Or a mapping
     workers: int | str  # processes of one thread, with equal results; ``auto`` (default): one a core if work takes long
     full: bool  # run all attacks that fit the target; with ``resume`` and ``out``, go on from a first look
     download: bool  # fetch the data set if it is missing
@@ -83,11 +84,12 @@ def attack(
     Without a run a federation is trained first, with quick settings of the target where none are given.
 
     Args:
-        run: a finished run or its folder, or the folder of a recorded one; None trains one first.
+        run: folder of a finished run, or of a recorded one (default: one is trained first). Or a :class:`fedpriv.Run`.
         target: kind of upload to attack: ``fedpriv list targets``.
-        attacks: names of attacks; none for a first look: the primary attack of each endpoint, under both threat models.
-        knowledge: changes to the threat model, which is then the only one: extractor, labels, batch, batch_norm,
-            attacker_data. Where images were set aside (``auxiliary``, ``public``), attacker_data is ``same_domain``.
+        attacks: names of attacks (default: a first look, the primary attack of each endpoint under both threat models).
+        knowledge: changes to the threat model, which is then the only one, ``FIELD=VALUE``: extractor, labels, batch,
+            batch_norm, attacker_data. Or a mapping. Where images were set aside (``auxiliary``, ``public``), attacker_data
+            is ``same_domain``.
         seed: of targets, attacks and scores, and of the run that is trained.
         settings: see :class:`AttackSettings`, :class:`SearchSettings`, :class:`SuiteSettings`, :class:`Circumstances` and
             :class:`FederationSettings`.

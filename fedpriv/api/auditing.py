@@ -36,14 +36,15 @@ class StudySettings(SuiteSettings, FederationSettings, total=False):
     """The keys of a study, settings of its federation by name, and how it is carried out."""
 
     federation: Mapping[str, Any]  # settings that all methods share, by name; those that are given by themselves win
-    methods: str | Sequence[Any]  # names (default ``fedre``), ``NAME:KEY=VALUE``, or mappings with ``name``
-    defenses: str | Sequence[Any]  # ``none``, names, or mappings; a list of values makes a grid (default ``none``)
-    attacks: str | Sequence[Any]  # names or mappings, ``all`` that fit and are granted (default), or ``none``
-    iterations: int | None  # budget of every attack that has one, in its own unit; an attack's own wins
+    methods: str | Sequence[Any]  # names (default ``fedre``) or ``NAME:KEY=VALUE``. Or mappings with ``name``
+    defenses: str | Sequence[Any]  # ``none`` (default) or ``NAME[:KEY=VALUE,...]``. Or mappings; a list of values
+    # makes a grid
+    attacks: str | Sequence[Any]  # names, ``all`` that fit and are granted (default), or ``none``. Or mappings
+    iterations: int | None  # how long every attack searches, in its own unit; what an attack's own table says wins
     seeds: Sequence[int] | Sequence[str]  # of training, targets and attacks (default 0)
-    knowledge: Mapping[str, Any] | Sequence[str]  # changes to the threat model
+    knowledge: Mapping[str, Any] | Sequence[str]  # changes to the threat model, ``FIELD=VALUE``. Or a mapping
     local: bool  # also train the clients of each federation without any exchange (default True)
-    axes: Mapping[str, Any] | Sequence[str]  # settings (``alpha``) -> values, a grid; or texts ``KEY=VALUE,VALUE``
+    axes: Mapping[str, Any] | Sequence[str]  # a grid over settings: ``KEY=VALUE,VALUE``. Or a mapping
     quick: bool  # few rounds, targets and iterations where no argument gives others, to see whether everything works
     workers: int | str  # processes at a time, one thread each; ``auto`` (default): one a core; one on a GPU, or a shard
     download: bool  # fetch data sets that are missing
@@ -226,9 +227,10 @@ def reproduce(
             ``paper`` (the paper's setting).
         rows: names of rows to try (default: those that the scale tries).
         columns: names of columns, likewise.
-        seeds: of the runs, or a text with commas between them (default: the scale's).
+        seeds: of the runs, with commas between (default: the scale's). Or a list.
         data_dir: folder of the data sets in their original layouts.
-        images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
+        images: ``SET=DIR``: a folder of images, one folder a class, in place of the paper's data set of this name. Or a
+            mapping.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes at a time, one thread each; ``auto``: one a core, one on a GPU.
         download: fetch data sets that are missing.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.metadata
+import importlib.util
 import inspect
 import itertools
 import platform
@@ -11,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +50,9 @@ REGISTRIES: Mapping[str, Registry] = {
     "models": MODELS,
 }
 """Kind -> registry of its members. A reference is of the first kind whose contract it keeps."""
+
+_READ = ("datasets", "models")
+"""Kinds of which no more than docstrings is listed: these are read from source, without torch."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,10 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     if target is not None:
         refuse_unknown_target(target)
     members, target = REGISTRIES[kind], target and target_name(target)
-    rows = {name: _ROWS[kind](name, made) for name, made in members.load_all().items()}
+    made = {**dict.fromkeys(members.builtins), **members.load_all(own=False)} if kind in _READ else members.load_all()
+    rows = {name: _ROWS[kind](name, member) for name, member in made.items()}
     if target:
-        fitting = {name: made for name, made in members.load_all().items() if target in made.targets}
-        rows = {name: _attack(name, made, target) for name, made in fitting.items()}
+        rows = {name: _attack(name, member, target) for name, member in made.items() if target in member.targets}
     if kind == "models":
         rows = {name: {"kind": "family", "is": ", ".join(current)} for name, current in FAMILIES.items()} | rows
     if len(members) > len(members.builtins):
@@ -101,8 +107,27 @@ def _docstring(kind: str, name: str) -> str:
     """Return the docstring in which a member describes itself."""
     if kind == "methods":  # a method is a constant: its file speaks for it
         return inspect.cleandoc(importlib.import_module(REGISTRIES[kind][name].partition(":")[0]).__doc__ or "")
+    if kind in _READ and name in REGISTRIES[kind].builtins:
+        return _read_docstring(*REGISTRIES[kind][name].split(":"))
     result = REGISTRIES[kind].load(name)
     return _written(getattr(result, "func", result))  # of a partial function, the whole one's
+
+
+def _read_docstring(module: str, name: str) -> str:
+    """Return the docstring of a function from its source, of a partial one the whole one's."""
+    tree, made = _tree(module), name
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
+            made = ast.unparse(node.value.args[0])
+    found = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == made)
+    return ast.get_docstring(next(found)) or ""
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    return ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8"))
 
 
 def _written(thing: Any) -> str:
@@ -276,9 +301,12 @@ def explain(name: str) -> Explanation:
         facts |= catalogue("targets").members[name]
     paper, page = references().get(name, "") if kind == "methods" else "", ""
     if kind == "attacks":
+        from fedpriv.eval.endpoints import INFERENCES
         from fedpriv.reports.page import attack_pages
 
         page = attack_pages().get(name, "")
+        asks = next((find_word(endpoint) for endpoint, primaries in INFERENCES.items() if primaries[0] == name), None)
+        facts = ({"endpoint": asks.text} if asks else {}) | facts
     return Explanation(name, kind, facts, _text(kind, name), page, paper)
 
 
@@ -421,7 +449,5 @@ def _guarding(device: str) -> tuple[bool, str]:
     how |= {"device": device, "attacks": "inverting-gradients"}
     took = [fedpriv.guard(fedpriv.Gradient(sent), **how, iterations=number).seconds for number in (20, 20, 120)]
     number = int(10 / max(1e-4, (took[2] - took[1]) / 100))
-    return (
-        True,
-        f"about {number // 100 * 100 or number:,} iterations in 10 s (LeNet, four images of 28 x 28)",
-    )
+    about = f"about {number // 100 * 100 or number:,} iterations in 10 s here (LeNet, four images of 28 x 28)"
+    return True, f"a client's attack on its own update (fedpriv.guard) makes {about}"

@@ -32,7 +32,7 @@ def check(
     Args:
         results: what :func:`fedpriv.attack` returned, or folders that hold results or a study.
         fail_on: ``leak`` for every endpoint, or some of ``leak:membership``, ``leak:reconstruction``, ``leak:property``
-            and ``leak:label-disclosure``; a list, or a text with commas. Other endpoints are not looked at.
+            and ``leak:label-disclosure``, with commas between. Or a list. Other endpoints are not looked at.
         junit: file for the outcome as JUnit XML.
         allow_code: modules that may be imported although only a file names them (docs/reliability.md); one or several.
 

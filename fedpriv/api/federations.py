@@ -96,8 +96,8 @@ class TrainSettings(Circumstances, FederationSettings, total=False):
     device: str  # ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``
     workers: int | str  # processes that run the clients of a round, or ``auto`` (default 1), with equal results
     download: bool  # fetch the data set if it is missing
-    engine: str | None  # of the clients: ``local`` (default) or ``flower`` (docs/engines.md), with equal results
-    client_timeout: float | None  # of ``flower``: seconds in which each client of a round must answer (default 600)
+    engine: str | None  # where clients run: ``local`` (default) or ``flower`` (docs/engines.md), with equal results
+    client_timeout: float | None  # with ``flower``: seconds in which each client of a round must answer (default 600)
 
 
 @verb(TrainSettings)
@@ -328,11 +328,11 @@ def audit_dp(
     ('contradicted', 68.5)
 
     Args:
-        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for the settings given here.
+        run: folder of a run whose settings are taken (default: the settings given here). Or a :class:`fedpriv.Run`.
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
-        claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
-            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
+        claim: what is claimed, in place of what the defenses say, ``KEY=VALUE``: ``epsilon``, ``delta``, ``unit`` (client or
+            image), ``of`` (upload or run), ``neighbours`` (replaced or absent), ``gaussian``; without epsilon a bound alone.
         seed: of coins, canaries and noise, and of the federation.
         settings: see :class:`PrivacyAuditSettings`, :class:`FederationSettings` and :class:`Circumstances`.
     """

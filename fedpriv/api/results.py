@@ -268,8 +268,8 @@ def report(
     Args:
         results: what :func:`fedpriv.attack`, :func:`fedpriv.train` and :func:`fedpriv.audit_dp` returned, or folders that
             hold such results.
-        strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
-            ``listener`` and the pages name it.
+        strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, which a
+            line and the pages say.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
         settings: see :class:`Circumstances`; with ``redact`` everybody may read the report (docs/folders.md).

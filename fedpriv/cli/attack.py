@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _FILES = "Uploads in files"
-_UPLOADS = "Folder of state dicts (.safetensors, .pt) made elsewhere, one a client: see --help-all."
-_IMAGES = "Folder of the clients' images and labels, in files named as their uploads, and auxiliary.safetensors."
+_UPLOADS = "Folder of state dicts (.safetensors, .npz, .pt) made elsewhere, one a client: see --help-all."
+_IMAGES = "Folder of the clients' images and labels, in files named as their uploads, and one named auxiliary."
 _NORMALISE = 'MEAN,STD by which training normalised images in [0, 1]; by channel "[0.5,0.4,0.3],[0.2,0.2,0.3]".'
 _BEFORE = "File of the weights that all clients started from; --model package.module:FACTORY makes their network."
 

@@ -27,7 +27,12 @@ ALSO = {"axes": "--axis", "models": "--model"}
 """Further spellings; several of a kind may be given by the singular too: ``--attack`` for ``attacks``."""
 
 
-GROUPS = {"Circumstances": "Output", "SuiteSettings": "Targets and device", "SearchSettings": "Search"}
+GROUPS = {
+    "Circumstances": "Output",
+    "PrivacyAuditSettings": "Device and data",
+    "SuiteSettings": "Targets and device",
+    "SearchSettings": "Search",
+}
 """Class of settings -> the title of their flags in ``--help-all``; others have their own name's."""
 
 
@@ -68,22 +73,26 @@ def flags_of(
 
     def add(command: F) -> F:
         shown, keywords = first.split(), keywords_of(text)
+        flags = [name for name in keywords if name not in (*NEVER, *without)]
         if shown:
             more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
             command = click.option("--help-all", help="Show all options, by group.", **more)(command)
         for name in reversed([*shown, *(name for name in keywords if name not in shown)]):
             if name not in (*NEVER, *without):
                 group = {"panel": keywords[name].group} if shown and name not in shown else {}
-                command = _option(name, keywords[name], several=name not in single, **group)(command)
+                command = _option(name, keywords[name], flags, several=name not in single, **group)(command)
         return command
 
     return add
 
 
-def _option(name: str, keyword: Keyword, *, several: bool, **more: Any) -> Callable[[F], F]:
+def _option(name: str, keyword: Keyword, flags: Collection[str], *, several: bool, **more: Any) -> Callable[[F], F]:
+    """Return the flag of a keyword. Its help is the first sentence, with other keywords as flags; Python alone has more."""
     dashed = "--" + name.replace("_", "-")
-    text = marked(keyword.words).replace("`", "")
-    more["help"] = text[:1].upper() + text[1:].partition(". ")[0].rstrip(".") + "."
+    parts = marked(keyword.words).partition(". ")[0].rstrip(".").split("`")
+    parts[1::2] = ["--" + part.replace("_", "-") if part in flags else part for part in parts[1::2]]
+    text = "".join([parts[0][:1].upper() + parts[0][1:], *parts[1:]])
+    more["help"] = text.replace(" (default False)", "").replace("default True", "default: yes") + "."
     names = [dashed, ALSO[name]] if name in ALSO else [dashed]
     if keyword.types == {"bool"}:
         if keyword.default in ("True", "None") or "(default True)" in text:
@@ -94,7 +103,7 @@ def _option(name: str, keyword: Keyword, *, several: bool, **more: Any) -> Calla
     elif keyword.types <= {"int", "float"}:
         more["type"] = float if "float" in keyword.types else int
     elif not keyword.types <= {"int", "str"} and several:
-        more["multiple"] = True
+        more |= {"multiple": True, "help": f"{more['help'][:-1]} (repeat for more)."}
         names += [dashed[:-1]] if name.endswith("s") and name not in ALSO else []
     return click.option(*names, name, required=keyword.default is None, **more)
 

@@ -20,7 +20,7 @@ EVERY_ROUND = "all"  # in the place of the rounds whose checkpoints are kept: ev
 class Circumstances(TypedDict, total=False):
     """Where the results of a verb go, and who hears of it."""
 
-    out: str | Path | None  # folder to make; None for a temporary one, which is gone with the returned object
+    out: str | Path | None  # folder to make. None: a temporary one, which is gone with the returned object
     force: bool  # replace ``out`` if it exists
     share_group: bool  # let your group read the result; it is yours alone otherwise (docs/folders.md)
     allow_code: str | Sequence[str]  # modules to import although only a file names them (docs/reliability.md)
@@ -59,12 +59,12 @@ class FederationSettings(TypedDict, total=False):
     drop_last: bool  # leave out tail batches (default False)
     shuffle: bool  # draw a new order of the images every epoch (default True)
     local_steps: int | None  # stop local training after so many steps
-    option: Mapping[str, Any] | Sequence[str]  # the method's own options: a mapping, or texts ``KEY=VALUE``
-    defense: Sequence[str]  # what clients do to an upload, in this order: texts ``NAME[:KEY=VALUE,...]``
+    option: Mapping[str, Any] | Sequence[str]  # the method's own options, texts ``KEY=VALUE``. Or a mapping
+    defense: Sequence[str]  # what clients do to an upload, in this order: ``NAME[:KEY=VALUE,...]``
     capture: str  # rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default)
     checkpoint_every: int  # rounds between checkpoints (default 1)
     evaluate_every: int  # rounds between evaluations of all clients (default 1), beside the last
-    keep: Sequence[int] | Literal["all"]  # rounds whose checkpoints and uploads are kept for good; ``all``: every one
+    keep: Sequence[int] | Literal["all"]  # rounds whose checkpoints and uploads are kept for good, or ``all``
 
 
 class SuiteSettings(Circumstances, total=False):
@@ -82,9 +82,10 @@ class SuiteSettings(Circumstances, total=False):
 class SearchSettings(SuiteSettings, total=False):
     """Settings of the searches of one suite."""
 
-    iterations: int | None  # budget of every attack that has one, in its own unit
+    iterations: int | None  # how long every attack searches, in its own unit (default: its own)
     restarts: int | None  # independent starts a target; the attack's own objective chooses
-    attack_option: Mapping[str, Any] | Sequence[str]  # hyperparameters of every attack, or of one under its name
+    attack_option: Mapping[str, Any] | Sequence[str]  # hyperparameters, texts ``KEY=VALUE`` of every attack that
+    # has it, or ``ATTACK.KEY=VALUE`` of one. Or a mapping
 
 
 DIVISION_SETTINGS = (

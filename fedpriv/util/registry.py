@@ -84,10 +84,10 @@ class Registry(Mapping[str, str]):
             raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {result.name!r}; rename it")
         return str(result.name)
 
-    def load_all(self) -> dict[str, Any]:
-        """Return every member by name; one from outside that cannot be had is left out, and one line says why."""
+    def load_all(self, *, own: bool = True) -> dict[str, Any]:
+        """Return every member by name, this package's ``own`` too; one from outside that fails is left out with a line."""
         results = {}
-        for name in self:
+        for name in self if own else self._outside():
             try:
                 results[name] = self.load(name)
             except UserError as error:

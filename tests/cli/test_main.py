@@ -48,6 +48,8 @@ for name in sys.argv[1:]:
     print(end="\\f")
 run(["attack", "--help-all"])
 run(["explain", "TPR at 1 % FPR"])
+for kind in ("datasets", "models", "payloads", "claims"):
+    run(["list", kind])
 for target in ("gradient", "weights", "embeddings", "entangeld"):
     assert run(["attack", "--target", target]) == 2
 assert run(["explain", "gradint"]) == 2
@@ -59,8 +61,11 @@ assert "torch" not in sys.modules
         assert f"fedpriv {name} " in page
         assert "--json" in page
         assert page.count("\n│ --") + page.count("\n│    --") + page.count("\n│ *") <= 15, name
+    assert not [words for words in ("None for", "default False", "default True", " in out") if words in done.stdout]
+    assert "Replace --out if it exists" in rest
     assert "--weight-decay" in rest
     assert "Share of members" in rest
+    assert "embedded, 1,797 images of 8x8" in rest
     hints = [line.partition("did you mean ")[2].partition("?")[0] for line in done.stderr.splitlines()]
     assert hints[:4] == ["'model'", "'model'", "'representation'", "'entangled'"]
     assert hints[4].startswith("'gradient'")

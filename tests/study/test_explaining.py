@@ -12,6 +12,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models import FAMILIES, MODELS
 from fedpriv.reports.page import attack_pages
 from fedpriv.uploads import PAYLOADS
+from fedpriv.util.glossary import find_word
 
 TABLES = (METHODS, ATTACKS, DEFENSES, PAYLOADS, DATASETS, MODELS)
 
@@ -43,6 +44,20 @@ def test_an_explanation_holds_the_facts_the_text_and_the_paper(name, kind, parts
     whole = explanation._repr_markdown_()
     assert whole.startswith(f"# {name} ({kind})\n")
     assert [part for part in parts if part not in whole] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "title"),
+    [("batch labels known",) * 2, ("protocol only", "protocol"), ("few targets", "few clients"), ("Guard", "guard")],
+)
+def test_what_pages_and_tables_say_is_a_word(typed, title):
+    assert fedpriv.explain(typed).name == title
+
+
+def test_an_attack_that_an_endpoint_is_judged_by_names_the_endpoint():
+    for attack, endpoint in {"membership": "membership", "property": "property", "labels": "label disclosure"}.items():
+        assert fedpriv.explain(attack).facts["endpoint"] == find_word(endpoint).text
+        assert f"`{attack}`" in find_word(endpoint).text
 
 
 def test_a_member_by_reference_is_explained_under_its_own_name():
