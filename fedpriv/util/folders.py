@@ -128,6 +128,8 @@ def refuse_unmarked(path: Path) -> None:
 
 def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
+    if any("\udc80" <= character <= "\udcff" for character in str(path.absolute())):
+        raise UserError(f"{path.absolute()}: not UTF-8, which files of tensors need in their paths; choose another out")
     with writing(path):
         if os.path.lexists(path) and not path.is_dir():
             raise UserError(f"{path}: is {'a file' if path.exists() else 'a link to nothing'}; out takes a folder")

@@ -175,3 +175,9 @@ def test_a_run_that_died_before_it_was_one_is_in_nobody_s_way(home, capsys):
     files.mark(home / "early", "run")
     (home / "early" / f".config.json.17{files.PARTIAL}").write_text("{")
     done(capsys, *TRAIN, "--out", "early")
+
+
+def test_a_path_that_is_no_text_is_refused_before_any_work(capsys):
+    for command in (["train", "--method", "local"], ["attack", "--target", "prototype"]):
+        assert "not UTF-8" in refused(capsys, *command, *DIGITS, "--out", "bad\udcff")
+    assert not os.listdir()
