@@ -136,6 +136,16 @@ def test_the_first_steps_are_those_of_an_ordinary_loop():
     assert (prior.clean() - torch.stack(expected)).norm() < 0.3 * moved
 
 
+def test_noise_is_the_same_by_any_number_of_threads():
+    def generators():
+        return [torch.Generator().manual_seed(number) for number in range(11)]
+
+    alone, several = generators(), generators()
+    for _ in range(2):  # generators go on
+        expected = torch.stack([torch.randn(5, 6, 7, generator=each) for each in alone])
+        assert torch.equal(dip.noise(several, (5, 6, 7), threads=4), expected)
+
+
 def test_the_objective_is_that_of_the_images():
     fitted = run((0, 1, 2), Schedule(30, 5e-3, average=0.9, tolerance=0.0))
     torch.testing.assert_close(mean_square(WANTED)(fitted.images, torch.arange(3)), fitted.objective)

@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.layers import Known, LayerInputs
 from fedpriv.attacks.gradients.matching import Matcher
-from fedpriv.attacks.gradients.row_gradients import RowGradients, cosine_distance, formed
-from fedpriv.attacks.gradients.update import LocalStep, StepModel
+from fedpriv.attacks.gradients.row_gradients import Factors, RowGradients, cosine_distance, formed, tangent_part
+from fedpriv.attacks.gradients.update import LocalStep, StepModel, Tangent
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.models import MODELS, default_width
 from fedpriv.models.build import build_model
@@ -145,3 +145,23 @@ def test_candidates_with_heads_of_their_own_and_known_inputs_are_compared_as_alo
     slopes_of = [torch.autograd.grad(value.sum(), own)[0] for value in (together, expected)]
     torch.testing.assert_close(*slopes_of, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(asked.explained(own, slopes), plain.cosine(own, slopes, which))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_part_that_a_truncated_upload_tells_of_needs_no_matrix(count):
+    draw = torch.Generator().manual_seed(1)
+    inputs, deltas, aim = (
+        torch.randn(*size, generator=draw).double() for size in ((2, count, 9), (2, count, 6), (2, 6, 9))
+    )
+    left = torch.linalg.qr(torch.randn(2, 6, 3, generator=draw).double()).Q
+    right = torch.linalg.qr(torch.randn(2, 9, 3, generator=draw).double()).Q.mT
+    tangent, factors = Tangent({"weight": left}, {"weight": right}), Factors(inputs, deltas)
+    expected = tangent({"weight": deltas.mT @ inputs})["weight"]
+    part = tangent_part(factors, tangent, "weight")
+    assert isinstance(part, Factors)
+    torch.testing.assert_close(formed(part), expected)
+    distances = [
+        cosine_distance({"weight": it}, {"weight": aim}, aim.flatten(1).norm(dim=1)) for it in (part, expected)
+    ]
+    torch.testing.assert_close(*distances)
+    assert torch.equal(tangent_part(aim, tangent, "other"), aim)

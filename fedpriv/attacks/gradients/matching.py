@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.attacks.gradients.layers import Known, LayerInputs
-from fedpriv.attacks.gradients.row_gradients import Gradients, RowGradients, cosine_distance, formed, squared_distance
+from fedpriv.attacks.gradients.row_gradients import (
+    Gradients,
+    RowGradients,
+    cosine_distance,
+    formed,
+    squared_distance,
+    tangent_part,
+)
 from fedpriv.attacks.gradients.update import (
     LocalStep,
     SentEntries,
@@ -122,8 +129,11 @@ class Matcher:
             gradients, inputs = self.together(group.weights | group.fixed, images, labels, group.readout)
         else:
             gradients = self._each(group, images, labels)
-        if group.projection is not None:
-            gradients = group.projection({name: formed(gradients[name]) for name in group.target})
+        sent = group.projection
+        if isinstance(sent, Tangent):
+            gradients = {name: tangent_part(gradients[name], sent, name) for name in group.target}
+        elif sent is not None:
+            gradients = sent({name: formed(gradients[name]) for name in group.target})
         return gradients, inputs
 
     def _each(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.update import RANDOM, Weights, mean_loss
+from fedpriv.attacks.gradients.update import RANDOM, Tangent, Weights, mean_loss
 
 _TINY = 1e-30
 
@@ -37,6 +37,19 @@ Gradients = Mapping[str, Tensor | Factors]
 def formed(value: Tensor | Factors) -> Tensor:
     """Return a gradient as one tensor ``(R, ...)``."""
     return torch.bmm(value.deltas.mT, value.inputs) if isinstance(value, Factors) else value
+
+
+def tangent_part(value: Tensor | Factors, tangent: Tangent, name: str) -> Tensor | Factors:
+    """Return a gradient as far as a truncated upload tells of it: of factors ``d' a`` it is ``d' a - d'_o a_o``.
+
+    ``d_o`` and ``a_o`` are orthogonal to the upload's singular vectors, so no matrix is formed.
+    """
+    if not isinstance(value, Factors) or name not in tangent.left:
+        return tangent({name: formed(value)})[name]
+    left, right = tangent.left[name], tangent.right[name]
+    deltas = value.deltas - torch.bmm(torch.bmm(value.deltas, left), left.mT)
+    inputs = value.inputs - torch.bmm(torch.bmm(value.inputs, right.mT), right)
+    return Factors(torch.cat([value.inputs, inputs], 1), torch.cat([value.deltas, -deltas], 1))
 
 
 def cosine_distance(gradients: Gradients, target: Weights, norms: Tensor) -> Tensor:

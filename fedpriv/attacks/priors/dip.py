@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,6 +27,9 @@ from fedpriv.util.errors import UserError
 _SLOPE = 0.2  # negative slope of every LeakyReLU
 _INPUT = 0.1  # upper end of the uniform distribution of the fixed input
 _MANY = 64  # rows from which a GPU convolves them by products of matrices
+
+_THREADS = 8
+"""Threads that draw noise on the CPU for a GPU, which would wait for one."""
 
 SMALL_MAP = 16
 """Positions up to which a convolution is faster as one matrix product a row (weights outweigh the map there)."""
@@ -147,7 +151,7 @@ class DeepImagePrior(Prior):
     def prepare(self, progress: float) -> Hashable:
         """Draw the noise of this iteration; all are alike."""
         # Drawn on the CPU, so that every device sees the same numbers; recorded steps read them in the same memory.
-        drawn = torch.stack([torch.randn(self._input.shape[1:], generator=draw) for draw in self._generators])
+        drawn = noise(self._generators, self._input.shape[1:], _THREADS if self._noise.is_cuda else 1)
         if self._noise.is_cuda:  # from pinned memory the copy does not wait for the device
             drawn = drawn.pin_memory()
         if self._noise.shape == drawn.shape:
@@ -202,6 +206,26 @@ class DeepImagePrior(Prior):
             doubled = double(norm("deeper", deep), number, height, width)
         up = convolve(doubled, weight("up")) + convolve(norm("joined", skip), weight("beside"))
         return activate("mix", convolve(activate("up", up), weight("mix")))
+
+
+def noise(generators: Sequence[torch.Generator], shape: Sequence[int], threads: int = 1) -> Tensor:
+    """Return standard normal numbers ``(N, *shape)``, a row from each of N generators, drawn by several threads."""
+    drawn = torch.empty(len(generators), *shape)
+
+    def draw(first: int) -> None:
+        for row in range(first, len(generators), threads):
+            drawn[row].normal_(generator=generators[row])
+
+    if threads == 1:
+        draw(0)
+    else:
+        list(_pool(threads).map(draw, range(threads)))
+    return drawn
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
 
 
 def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
