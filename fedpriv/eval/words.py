@@ -272,13 +272,13 @@ def premise_words(premise: Premise | None) -> str:
     """Return the line of a page on the premise; empty where it was not asked."""
     if premise is None:
         return ""
-    if premise.status == "differs" and not premise.n_clients:
-        return f"Premise: {_premise_fails(premise)}."
     over = f"{premise.n_clients} client{'' if premise.n_clients == 1 else 's'}"
     error = f"relative error {premise.relative_error or 0.0:.1e}, at most {premise.worst or 0.0:.1e}"
+    if premise.status == "differs":
+        figures = f" ({error}; {premise.allowed or 0.0:.1e} is explained)" * bool(premise.n_clients)
+        return f"Premise: {_premise_fails(premise)}{figures}."
     return {
         "agrees": f"Premise: true images give the uploads ({over}, {error}).",
-        "differs": f"Premise: fails for {premise.n_differ} of {over} ({error}; {premise.allowed or 0.0:.1e} is explained).",
         "not checkable": f"Premise: not checkable: {premise.why}.",
         "defense": "Premise: not checked, as a defense changes the uploads.",
     }[premise.status]

@@ -126,6 +126,7 @@ def test_weights_in_each_others_places_are_named():
     result, premise = weights(swapped, network(), **QUICK)
     assert (premise.status, premise.cause) == ("differs", "swapped")
     assert "before and after look swapped" in result.verdict
+    assert any("before and after look swapped" in line for line in result.notices)
 
 
 def test_a_little_noise_is_a_usual_cause_and_no_cosine_of_one():
