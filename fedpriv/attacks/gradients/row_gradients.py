@@ -44,8 +44,10 @@ def tangent_part(value: Tensor | Factors, tangent: Tangent, name: str) -> Tensor
 
     ``d_o`` and ``a_o`` are orthogonal to the upload's singular vectors, so no matrix is formed.
     """
-    if not isinstance(value, Factors) or name not in tangent.left:
-        return tangent({name: formed(value)})[name]
+    if name not in tangent.left:
+        return value
+    if not isinstance(value, Factors):
+        return tangent({name: value})[name]
     left, right = tangent.left[name], tangent.right[name]
     deltas = value.deltas - torch.bmm(torch.bmm(value.deltas, left), left.mT)
     inputs = value.inputs - torch.bmm(torch.bmm(value.inputs, right.mT), right)
