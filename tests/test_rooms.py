@@ -54,7 +54,7 @@ BUDGET: dict[str, int] = {
     "federation": 2_058,
     "methods": 2_947,
     "defenses": 1_862,
-    "attacks": 9_883,
+    "attacks": 9_885,
     "eval": 4_317,
     "claims": 212,
     "reports": 2_529,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 359
+RESERVE = 357
 """Lines that no room has yet."""
 
 
