@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_085,
+    "util": 2_091,
     "algebra": 433,
     "datasets": 999,
     "models": 816,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 357
+RESERVE = 351
 """Lines that no room has yet."""
 
 

@@ -75,6 +75,12 @@ def open_own(path: Path, flags: int, mode: int | None) -> int:
                 f"{path}: is a link or no file; fedpriv writes here and follows no link: remove it"
             ) from error
         raise
+    if flags & os.O_APPEND and os.fstat(number).st_nlink > 1:  # its other names may be somebody's
+        os.close(number)
+        content = path.read_bytes()
+        with _placing({path: mode_of(path.parent)}) as temporary:
+            temporary[path].write_bytes(content)
+        return open_own(path, flags, mode)
     if mode is not None and flags & os.O_CREAT and os.fstat(number).st_size == 0:
         set_mode(number, mode & 0o666)
     return number

@@ -219,6 +219,20 @@ def test_whoever_writes_in_a_folder_of_a_folder_locks_both(tmp_path):
         pass
 
 
+def test_another_name_of_a_file_keeps_what_it_had(home):
+    """A hard link is no link to follow: marker and log are written as files of their own."""
+    files.log(home / "log.txt", "one\n")
+    names = {each: home.parent / f"other-{each}" for each in (files.MARKER, "log.txt")}
+    for each, other in names.items():
+        os.link(home / each, other)
+    before = [other.read_bytes() for other in names.values()]
+    files.write_text(home / "more.json", "{}")
+    files.log(home / "log.txt", "two\n")
+    assert [other.read_bytes() for other in names.values()] == before
+    assert (home / "log.txt").read_text() == "one\ntwo\n"
+    assert "more.json" in files.listed(home)
+
+
 def test_output_over_in_and_around_the_input_is_refused_by_resolved_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
