@@ -42,7 +42,7 @@ def classes(tmp_path_factory):
     return home
 
 
-@pytest.mark.parametrize("name", ["a`<b>x</b>`b two\n\n<b>lines</b>", "\x1b[31m $x$ and $y", "\udcff"])
+@pytest.mark.parametrize("name", ["a`<b>x</b>`b two\n\n<b>lines</b>", "\x1b[31m $x$ and $y"])
 def test_a_run_and_its_report_may_lie_anywhere(name, classes, tmp_path, capsys):
     flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--rounds", "1")
     command = ("train", "--method", "local", "--models", "small", *flags, "--out", f"{name}/run")
