@@ -47,11 +47,11 @@ BUDGET: dict[str, int] = {
     "util": 2_091,
     "algebra": 433,
     "datasets": 999,
-    "models": 816,
+    "models": 824,
     "uploads": 927,
     "integrations": 1_234,
     "dp": 584,
-    "federation": 2_058,
+    "federation": 2_064,
     "methods": 2_947,
     "defenses": 1_862,
     "attacks": 9_885,
@@ -61,13 +61,13 @@ BUDGET: dict[str, int] = {
     "cli": 1_025,
     "pipeline": 1_730,
     "sources": 3_229,
-    "api": 2_393,
+    "api": 2_398,
     "study": 2_378,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 351
+RESERVE = 332
 """Lines that no room has yet."""
 
 

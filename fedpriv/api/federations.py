@@ -20,6 +20,8 @@ from fedpriv.federation.summary import RunSummary
 from fedpriv.integrations.run import is_recorded
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
+from fedpriv.models.build import blueprint_of
+from fedpriv.models.split import Blueprint
 from fedpriv.sources.run import prepare
 from fedpriv.study.saving import Scratch, Tabular, copy_folder, place
 from fedpriv.study.settings import (
@@ -198,11 +200,11 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
         raise UserError("option belongs to one method; ask for one methods with it")
-    facts, where, mixed = _sizes(sizes)
+    facts, where, blueprints = _sizes(sizes)
     rows: list[Mapping[str, Any]] = []
     for method in chosen:
         try:
-            counts = communication(method, facts, option, mixed=mixed)
+            counts = communication(method, facts, option, blueprints)
             rows.append({"method": method.name, "communication": counts})
         except UserError as error:
             rows.append({"method": method.name, "missing": str(error)})
@@ -212,8 +214,8 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     return Traffic(where, tuple(rows))
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
-    """Return the sizes, the same for people and machines, and whether architectures differ."""
+def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], list[Blueprint]]:
+    """Return the sizes, the same for people and machines, and the architectures that clients take in turn."""
     given = {name: value for name, value in given.items() if value is not None}
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
@@ -249,12 +251,15 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         public=given.get("public") or None,
         **sizes,
     )
-    if models is not None:
-        facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
-    mixed = models is not None and len(set(family(models)[: facts.clients])) > 1
-    beside = "model_scalars" if mixed else "all_model_scalars"
-    where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k != beside}
-    return facts, where, mixed
+    names = () if models is None else family(models)[: facts.clients]
+    mapped = facts.width, given.get("mapping", "ap")
+    blueprints = [blueprint_of(name, image_shape, facts.classes, *mapped) for name in names]
+    if blueprints:
+        facts = with_models(facts, blueprints)
+    beside = {"model_scalars"} if len(set(names)) > 1 else {"all_model_scalars"}
+    beside |= {"width"} if len({item.width for item in blueprints}) > 1 else set()
+    where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k not in beside}
+    return facts, where, blueprints
 
 
 # ---------------------------------------------------------------- claimed epsilons

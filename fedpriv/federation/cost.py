@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, fields, replace
 from typing import Any
 
-from fedpriv.federation.method import Method
-from fedpriv.models import family
+from fedpriv.federation.method import Method, check_architectures
 from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.kinds import payload_kind
@@ -23,17 +22,12 @@ def model_parameters(blueprint: Blueprint) -> int:
     return extractor_parameters(blueprint) + mapping_parameters(blueprint) + head
 
 
-def with_models(
-    facts: FederationSizes, models: str, image_shape: tuple[int, int, int], mapping: str = "ap"
-) -> FederationSizes:
-    """Return facts with the architectures of a family; client k takes the k-th, as in a run."""
-    names = family(models)[: facts.clients]
-    blueprints = [Blueprint(name, image_shape, facts.classes, facts.width, mapping) for name in names]
-    sizes = [model_parameters(blueprint) for blueprint in blueprints]
-    turns, left = divmod(facts.clients, len(names))
-    return replace(
-        facts, blueprint=blueprints[0], model_scalars=sizes[0], all_model_scalars=turns * sum(sizes) + sum(sizes[:left])
-    )
+def with_models(facts: FederationSizes, blueprints: Sequence[Blueprint]) -> FederationSizes:
+    """Return facts with architectures, of which client k takes the k-th, as in a run."""
+    sizes, first = [model_parameters(blueprint) for blueprint in blueprints], blueprints[0]
+    turns, left = divmod(facts.clients, len(sizes))
+    total = turns * sum(sizes) + sum(sizes[:left])
+    return replace(facts, width=first.width, blueprint=first, model_scalars=sizes[0], all_model_scalars=total)
 
 
 def message_sizes(method: Method, facts: FederationSizes) -> tuple[Entry, ...]:
@@ -94,11 +88,10 @@ def _of_network(method: Method, facts: FederationSizes, kind: type[Payload]) -> 
 
 
 def communication(
-    method: Method, facts: FederationSizes, options: Mapping[str, Any], *, mixed: bool = False
+    method: Method, facts: FederationSizes, options: Mapping[str, Any], blueprints: Sequence[Blueprint] = ()
 ) -> dict[str, dict[str, int]]:
     """Return a settled round's communication with these options of the method, under the names that a run's summary has."""
-    if mixed and method.homogeneous:
-        raise UserError(f"method {method.name!r} needs one architecture for all clients: pass one in models")
+    check_architectures(method, blueprints)
     parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = count(message_sizes(method, replace(facts, options=parsed)))
     return {

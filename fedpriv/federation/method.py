@@ -20,7 +20,7 @@ from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.uploads.kinds import payload_kind
 from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import Message, PublicLoss
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 Uploads = Sequence[tuple[int, Message]]
 """(client, upload) of a round, by client number."""
@@ -64,7 +64,7 @@ class ClientSetup:
 
     @property
     def width(self) -> int:
-        """Shared representation width d."""
+        """Representation width d, shared unless the mapping is none."""
         return self.blueprint.width
 
 
@@ -73,7 +73,7 @@ class ServerSetup:
     """The server as no round changes it."""
 
     n_clients: int  # K
-    blueprint: Blueprint  # the architecture of client 0; all but its ``name`` holds for everybody
+    blueprint: Blueprint  # the architecture of client 0; all but ``name``, and unmapped ``width``, holds for everybody
     options: Any  # the method's own options
     scratch: Callable[[Blueprint], SplitModel]  # architecture -> a scratch module of it
     device: torch.device  # where the server computes
@@ -157,6 +157,22 @@ class Method:
     non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()
     about: str = ""
+
+
+def check_architectures(method: Method, blueprints: Sequence[Blueprint]) -> None:
+    """Refuse several architectures where a method needs one, and several widths where what it sends has one."""
+    names, widths = sorted({item.name for item in blueprints}), sorted({item.width for item in blueprints})
+    if method.homogeneous and len(names) > 1:
+        raise UserError(
+            f"method {method.name!r} needs one architecture for all clients, but models gives "
+            f"{', '.join(names)}; pass one model, for example models={shown(names[0])}"
+        )
+    for kind in map(payload_kind, (*method.uploads, *method.broadcasts)):
+        if len(widths) > 1 and (kind.space == "representation" or kind.network not in (None, "whole")):
+            raise UserError(
+                f"mapping='none': method {method.name!r} sends {kind.kind!r}, of one width for all clients, but models have "
+                f"{', '.join(map(str, widths))}; pass mapping='ap', or one model"
+            )
 
 
 def refuse_no_method(name: str, value: object) -> None:

@@ -14,11 +14,11 @@ from fedpriv.datasets.partition import federate, public_split, set_auxiliary_asi
 from fedpriv.datasets.types import Dataset, FederatedData, Samples, as_unit
 from fedpriv.federation.defense import Defense, DefensePipeline, ProtectionPlan
 from fedpriv.federation.local_training import has_batch_norm, steps
-from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup
+from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, check_architectures
 from fedpriv.federation.run_directory import RunConfig, dataset_title
 from fedpriv.federation.states import State, on_device
 from fedpriv.models import ImageShape, default_width, family
-from fedpriv.models.build import build_model
+from fedpriv.models.build import blueprint_of, build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.compute import require
 from fedpriv.util.config import parse
@@ -118,9 +118,11 @@ def prepare(
     with blaming("models"):
         names = family(config.models)
     width = config.width or default_width(config.models, data.dataset.image_shape)
+    if config.width and config.mapping == "none":
+        raise UserError(f"width={width}: with mapping='none' models keep their own; drop width, or pass mapping='ap'")
     blueprints = tuple(
         pipeline.blueprint(
-            Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
+            blueprint_of(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
         )
         for k in range(config.clients)
     )
@@ -193,12 +195,7 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
 
 def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
     """Check that a method can run on these clients."""
-    names = sorted({setup.blueprint.name for setup in setups})
-    if method.homogeneous and len(names) > 1:
-        raise UserError(
-            f"method {method.name!r} needs one architecture for all clients, but models gives "
-            f"{', '.join(names)}; pass one model, for example models={shown(names[0])}"
-        )
+    check_architectures(method, [setup.blueprint for setup in setups])
     if method.needs_public and not has_public:
         raise UserError(f"method {method.name!r} needs public images; set some aside with public N")
     for setup in setups:

@@ -119,7 +119,7 @@ class RunConfig:
     rounds: Annotated[int, Ge(1)] = 20  # number of rounds
     models: str = "small"  # a family or a comma-separated list of models; client k gets entry k mod length
     width: Annotated[int, Ge(1), Le(65_536)] | None = None  # representation width d; None for the family's default
-    mapping: Literal["ap", "mp", "fc"] = "ap"  # representation mapping to that width
+    mapping: Literal["ap", "mp", "fc", "none"] = "ap"  # representation mapping to that width; none: each model's own
     training: LocalTraining = field(default_factory=LocalTraining)  # local training
     public: Annotated[int, Ge(0)] = 0  # images set aside as public data before the rest is divided
     auxiliary: Annotated[float, Ge(0), Lt(1)] = (

@@ -5,7 +5,7 @@ minimises cross-entropy + eta (1 - CKA(K_i, K_ref)), K_i the kernel (linear or R
 the round's public images, in every local batch, over all of them or a random part. The paper leaves the distance
 undefined; here it is 1 - CKA. K_ref is constant; eta = eta0 f(t) reaches clients with the broadcast.
 
-- ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture: they upload whole models. The server keeps every
+- ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture and width: they upload whole models. The server keeps every
   client's newest weights: K_ref = sum_j K_j / N over all N clients. Nothing is averaged but kernels.
 - ``fedhenn-homogeneous`` (algorithm 1, equation 5): FedAvg, where K_ref is the kernel of the global model that the client
   just received; it computes that itself.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from fedpriv.models import MAPPINGS, MODELS, UnfitShape
+from fedpriv.models import MAPPINGS, MODELS, ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel, VariationalBottleneck
 from fedpriv.models.zoo import start_uniform
 from fedpriv.util.errors import UserError
@@ -21,6 +22,13 @@ from fedpriv.util.seeds import derive_seed, global_seed
 
 MOST_GROUPS = 32
 _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_, Tensor.log_normal_)
+
+
+@lru_cache(maxsize=256)
+def blueprint_of(name: str, image_shape: ImageShape, n_classes: int, width: int, mapping: str) -> Blueprint:
+    """Return an architecture with representations of width d, or of its own vectors' width where ``mapping`` is ``none``."""
+    own = Blueprint(name, image_shape, n_classes, width)  # whose mapping is the identity where widths agree
+    return replace(own, width=_weightless_extractor(own)[1]) if mapping == "none" else replace(own, mapping=mapping)
 
 
 def build_model(blueprint: Blueprint, seed: int) -> SplitModel:

@@ -50,7 +50,7 @@ class FederationSettings(TypedDict, total=False):
     participation: float  # share of clients in a round, in (0, 1] (default 1)
     models: str  # a family, or models with commas between; client k takes the k-th (default ``small``)
     width: int | None  # representation width d (default: the family's)
-    mapping: str  # representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``)
+    mapping: str  # representation mapping to that width, ``ap`` (default), ``mp`` or ``fc``; ``none``: each model's own
     lr: float  # learning rate of local SGD (default 0.01)
     batch_size: int  # images of a local batch (default 10)
     epochs: int  # local epochs a round (default 1)

@@ -11,6 +11,7 @@ from compare import expect_close
 from eval_cases import but
 from federations import CPU, files, forged, small, train_small
 
+from fedpriv.api.federations import cost
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run, run_clients
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
@@ -110,6 +111,11 @@ def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
         ({"dataset": "cifar10", "data_dir": "/no/such/place"}, "/no/such/place"),
         ({"models": "resnet18", "image_size": 8, "clients": 99, "per_class": 20}, "client"),
         ({"models": "cnn4"}, "cnn4"),
+        (
+            {"mapping": "none"},
+            "method 'fedre' sends 'entangled', of one width for all clients, but models have 128, 256",
+        ),
+        ({"mapping": "none", "width": 64}, "width=64: with mapping='none' models keep their own"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(change, complaint):
@@ -117,6 +123,18 @@ def test_what_cannot_run_is_refused_in_one_line(change, complaint):
         prepare(replace(CONFIG, **change), CPU)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["fedhenn", "fedhenn-kernel"])
+def test_models_keep_their_own_widths_where_nothing_of_one_width_is_sent(method, tmp_path):
+    config = replace(CONFIG, method=method, options={"weight": 9.0}, mapping="none", public=8, rounds=2)
+    directory = trained(tmp_path / "run", config)
+    heads = [directory.client_state(2, client)["model.head.weight"].shape[1] for client in range(4)]
+    assert heads == [128, 256, 256, 128]
+    sizes = {"classes": 10, "clients": 4, "public": 8, "image_size": 8, "channels": 1}
+    counts = cost(method, models="small", mapping="none", **sizes).methods[0]["communication"]["full"]
+    last = vars(directory.rounds()[-1].communication.full)
+    assert counts == {f"{name}_per_round": value for name, value in last.items()}
 
 
 def test_divergence_is_reported_not_stored(tmp_path):
