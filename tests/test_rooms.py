@@ -45,14 +45,14 @@ as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
     "util": 2_091,
-    "algebra": 433,
+    "algebra": 446,
     "datasets": 999,
     "models": 824,
     "uploads": 927,
     "integrations": 1_234,
     "dp": 584,
     "federation": 2_064,
-    "methods": 2_947,
+    "methods": 2_967,
     "defenses": 1_862,
     "attacks": 9_885,
     "eval": 4_317,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 332
+RESERVE = 299
 """Lines that no room has yet."""
 
 

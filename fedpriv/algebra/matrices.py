@@ -96,6 +96,19 @@ def alignment(values: Tensor, other: Tensor) -> Tensor:
     return (left * right).sum() / norms.sqrt()
 
 
+def procrustes_distance(values: Tensor, fixed: Tensor) -> Tensor:
+    """Return min over orthogonal Q of ||A - B Q||_F^2 = 2 - 2 ||A^T B||_*, of ``(L, d)`` that are centred and of norm one.
+
+    Source: Ding, Denain, Steinhardt, NeurIPS 2021, section 2. No gradient flows through B, ``fixed``.
+    """
+    shifted = values - values.mean(0), fixed.detach() - fixed.detach().mean(0)
+    left, right = (matrix / torch.linalg.vector_norm(matrix).clamp(min=SMALLEST) for matrix in shifted)
+    if len(right) < right.shape[1]:  # with B^T = U R, A^T B has the singular values of A^T R^T, of L columns only
+        right = torch.linalg.qr(right.T).R.T
+    distance: Tensor = 2 - 2 * torch.linalg.svdvals(left.T @ right).sum()
+    return distance
+
+
 def nearest_distribution(values: Tensor) -> Tensor:
     """Return the points of the probability simplex that are nearest to ``values`` ``(..., C)`` in the L2 norm.
 

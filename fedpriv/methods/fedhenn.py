@@ -5,10 +5,11 @@ minimises cross-entropy + eta (1 - CKA(K_i, K_ref)), K_i the kernel (linear or R
 the round's public images, in every local batch, over all of them or a random part. The paper leaves the distance
 undefined; here it is 1 - CKA. K_ref is constant; eta = eta0 f(t) reaches clients with the broadcast.
 
-- ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture and width: they upload whole models. The server keeps every
-  client's newest weights: K_ref = sum_j K_j / N over all N clients. Nothing is averaged but kernels.
+- ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture and width: they upload whole models. The server
+  keeps every client's newest weights: K_ref = sum_j K_j / N over all N clients. Nothing is averaged but kernels.
 - ``fedhenn-homogeneous`` (algorithm 1, equation 5): FedAvg, where K_ref is the kernel of the global model that the client
-  just received; it computes that itself.
+  just received; it computes that itself. Here alone, where all have one width, Procrustes distance may stand in place of
+  1 - CKA (section 3.4).
 - ``fedhenn-kernel``, a variant of ours in which the server never holds a client's model: clients upload the kernel K_i of
   their trained model. The reference of a round is about the images of the round before, the mean over that round's clients.
   A broadcast carries, in this order, the L images of the reference kernel (none in the first round) and L new ones.
@@ -32,7 +33,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.matrices import KernelName, alignment, kernel
+from fedpriv.algebra.matrices import KernelName, alignment, kernel, procrustes_distance
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
@@ -79,6 +80,17 @@ class Options:
     rad_batch: Annotated[int, Ge(LEAST_IMAGES)] | None = None
 
 
+@dataclass(frozen=True)
+class HomogeneousOptions(Options):
+    """Hyperparameters of the homogeneous variant.
+
+    Attributes:
+        distance: ``cka`` of kernels, or ``procrustes`` of the representations themselves.
+    """
+
+    distance: Literal["cka", "procrustes"] = "cka"
+
+
 def coefficient(setup: ServerSetup, round_: int) -> Coefficient:
     """Return eta = eta0 f(t) of round t = 1..T, to be broadcast."""
     weight = setup.options.weight
@@ -116,16 +128,22 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
             layer_.training = training
 
 
+def turned(options: Options) -> bool:
+    """True where representations are compared themselves, up to an orthogonal matrix."""
+    return isinstance(options, HomogeneousOptions) and options.distance == "procrustes"
+
+
 def public_kernel(model: SplitModel, images: Tensor, options: Options) -> Tensor:
-    """Return the kernel ``(L, L)`` of a model's representations of public images ``(L, c, h, w)`` in [0, 1]."""
+    """Return the kernel ``(L, L)`` of representations of images ``(L, c, h, w)``, or where ``turned`` these ``(L, d)``."""
     with own_statistics(model):
-        return kernel(model.represent(images), options.kernel, options.rbf_scale)
+        features = model.represent(images)
+        return features if turned(options) else kernel(features, options.kernel, options.rbf_scale)
 
 
 def aligned_loss(
     setup: ClientSetup, broadcast: Message, images: Tensor, reference: Tensor, rng: torch.Generator
 ) -> Loss:
-    """Return cross-entropy + eta (1 - CKA) of ``setup.model`` with a reference ``(L, L)`` on images ``(L, c, h, w)``."""
+    """Return cross-entropy + eta times the distance of ``setup.model`` from a reference on images ``(L, c, h, w)``."""
     model, options = setup.model, setup.options
     weight = float(get_payload(broadcast, Coefficient).value)
     if weight == 0:
@@ -135,8 +153,10 @@ def aligned_loss(
         some, target = images, reference
         if options.rad_batch is not None and options.rad_batch < len(images):
             index = torch.randperm(len(images), generator=rng)[: options.rad_batch].to(images.device)
-            some, target = images[index], reference[index][:, index]
-        distance = 1 - alignment(public_kernel(model, some, options), target)
+            some, target = images[index], reference[index]
+            target = target if turned(options) else target[:, index]
+        found = public_kernel(model, some, options)
+        distance = procrustes_distance(found, target) if turned(options) else 1 - alignment(found, target)
         return cross_entropy(model(batch), labels) + weight * distance
 
     return loss
@@ -267,7 +287,7 @@ HOMOGENEOUS = replace(
     fedavg.METHOD,
     name="fedhenn-homogeneous",
     source="Makhija et al., ICML 2022",
-    options=Options,
+    options=HomogeneousOptions,
     broadcasts=("model", "public-images", "coefficient"),
     start=start_averaging,
     client_step=train_averaged,

@@ -5,6 +5,8 @@ import torch
 from compare import expect_close, expect_same
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import each
+from scipy.linalg import orthogonal_procrustes
 
 from fedpriv.algebra.matrices import (
     alignment,
@@ -13,6 +15,7 @@ from fedpriv.algebra.matrices import (
     diagonal_blocks,
     linear_kernel,
     nearest_distribution,
+    procrustes_distance,
     rbf_kernel,
 )
 from fedpriv.util.errors import UserError
@@ -80,6 +83,18 @@ def test_alignment_ignores_rotation_and_scale_and_is_one_with_itself(seed, scale
         assert 0 <= alignment(one, other).item() <= 1
         turned = kernel(scale * features @ rotation)
         assert alignment(turned, other).item() == pytest.approx(alignment(one, other).item(), abs=1e-9)
+
+
+@each("size", [9, 4])  # more inputs than the width of five, and fewer
+def test_procrustes_distance_is_the_least_squared_distance_over_turns(size):
+    made = [matrix - matrix.mean(0) for matrix in (draw(0, size), draw(1, size))]
+    one, other = (matrix / sum(float(x) ** 2 for row in matrix for x in row) ** 0.5 for matrix in made)
+    turn, _ = orthogonal_procrustes(other, one)
+    turned = [[sum(float(row[k]) * turn[k, j] for k in range(5)) for j in range(5)] for row in other]
+    least = sum((float(one[i, j]) - turned[i][j]) ** 2 for i in range(size) for j in range(5))
+    found = procrustes_distance(draw(0, size).requires_grad_(), 3 * draw(1, size) + 1)
+    assert found.item() == pytest.approx(least, abs=1e-6)
+    assert procrustes_distance(draw(0, size) @ torch.linalg.qr(draw(2, 5)).Q, draw(0, size)).item() == pytest.approx(0)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8))

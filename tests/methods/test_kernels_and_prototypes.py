@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from method_cases import CLASSES, SHAPE, World, copies, expect_step, same
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.matrices import alignment, linear_kernel
+from fedpriv.algebra.matrices import alignment, linear_kernel, procrustes_distance
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.states import put
 from fedpriv.methods import fedhenn, fpl
@@ -125,6 +125,15 @@ def test_one_local_step_goes_down_cross_entropy_plus_eta_times_one_minus_alignme
     if name == "fedhenn-kernel":
         put(setup.model, trained, "model")
         expect_close(get_payload(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
+
+
+def test_the_homogeneous_term_by_procrustes_distance_on_the_images_that_a_batch_draws():
+    world = World("fedhenn-homogeneous", {"distance": "procrustes", "rad_batch": 4})
+    setup, images, reference = world.setups[0], world.server.public[:6], torch.randn(6, 16, generator=generator(2))
+    loss = fedhenn.aligned_loss(setup, (Coefficient(torch.tensor([3.0])),), images, reference, generator(4))
+    chosen, (batch, labels) = torch.randperm(6, generator=generator(4))[:4], setup.train.batch(torch.arange(5))
+    distance = procrustes_distance(setup.model.represent(images[chosen]), reference[chosen])
+    expect_close(loss(batch, labels), cross_entropy(setup.model(batch), labels) + 3 * distance)
 
 
 def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model():

@@ -33,6 +33,7 @@ ROWS: list[tuple[str, dict]] = [
     *[("fedhenn", {"kernel": name, "rad_batch": size}) for name, size in (("linear", None), ("rbf", 4))],
     ("fedhenn-kernel", {}),
     ("fedhenn-homogeneous", {"schedule": "constant"}),
+    ("fedhenn-homogeneous", {"distance": "procrustes", "rad_batch": 4}),
     *[("fedre", {"mechanism": name}) for name in ("RSR", "VAR", "RAR", "RSP", "VAP", "RAP")],
     ("fedre", {"sampling": "fixed", "distribution": "laplace"}),
     ("fedmrl", {}),
