@@ -56,18 +56,18 @@ BUDGET: dict[str, int] = {
     "defenses": 1_862,
     "attacks": 9_885,
     "eval": 4_317,
-    "claims": 212,
+    "claims": 213,
     "reports": 2_529,
     "cli": 1_025,
     "pipeline": 1_730,
     "sources": 3_229,
     "api": 2_398,
-    "study": 2_378,
+    "study": 2_392,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 299
+RESERVE = 284
 """Lines that no room has yet."""
 
 

@@ -32,8 +32,9 @@ SCALES = ("smoke", "cpu", "paper")
 class Measure:
     """The quantity of a value."""
 
-    # Accuracy: the mean over clients; rounds until it is reached; scalars or bytes of a round that go up, down or both ways.
-    what: Literal["accuracy", "rounds", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
+    # Accuracy: the mean over clients; rounds until it is reached; share of clients where it is ahead of all other rows;
+    # scalars or bytes of a round that go up, down or both ways.
+    what: Literal["accuracy", "rounds", "ahead", "upload", "broadcast", "both", "psnr_db", "mse_255", "ssim"]
     moment: Moment = "after_training"  # of accuracies: when in a round
     when: Literal["final", "best"] = "final"  # of accuracies: after the last round, or the highest of any
     reach: float | None = None  # of rounds: the accuracy, in [0, 1]

@@ -200,7 +200,8 @@ def planned(claim: Claim, requested: Asked) -> Plan:
         if None not in targets:  # attacks on other uploads than those of the chosen rows are left out
             study["attacks"] = [entry for entry in study["attacks"] if targets & set(targets_of(entry["name"]))]
     else:
-        study |= {"attacks": "none", "federation": {"capture": "none"}, "local": requested.scale != "smoke"}
+        local = requested.scale != "smoke" and claim.measure.what != "ahead"
+        study |= {"attacks": "none", "federation": {"capture": "none"}, "local": local}
     return Plan(tuple(place for place in chosen if place.name in labels), tuple(left_out), labels, study, seeds)
 
 

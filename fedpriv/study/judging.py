@@ -77,6 +77,12 @@ class StudyOutcome:
         """Return the state of the runs of a cell, by seed."""
         return self.rows.get(self.labels.get(position.name, ""), {})
 
+    def others(self, claim: Claim, position: Place, seed: int) -> list[RunRecord | None]:
+        """Return the runs of a cell's column in the other rows; None where one did not come to its end."""
+        column = [cell for cell in places(claim) if cell.column is position.column and cell.row is not position.row]
+        rows = [self.of(cell).get(seed) for cell in column]
+        return [None if row is None else self.runs.get(row.run) for row in rows]
+
     def grids(self, position: Place) -> list[str]:
         """Return the pictures of a cell's reconstructions, one a seed, from the claim's folder."""
         paths = [Path(entry.path) / "grid.png" for row in self.of(position).values() for entry in row.attacks]
@@ -174,6 +180,13 @@ def trained(
             if value is None:
                 failed[seed] = f"{measure.reach:.0%} not reached in {len(run.rounds)} rounds"
                 continue
+            if measure.what == "ahead":
+                others = [other and _of_run(other, measure) for other in outcome.others(claim, position, seed)]
+                if not others or None in others:
+                    failed[seed] = "it takes the other rows of the column, and one was not run"
+                    continue
+                ahead = np.all([value.values > other.values for other in others if other], axis=0)
+                value = replace(value, values=ahead / measure.every)
             values[seed] = value
             alone = outcome.alone.get((same_clients(run.config), seed))
             local = None if alone is None else _of_run(alone, replace(measure, moment="after_training"))

@@ -18,7 +18,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.claim_card import lines_of
 from fedpriv.study.claim_guesses import guessed
 from fedpriv.study.claim_plan import Asked, Plan, places, planned
-from fedpriv.study.judging import Measured, PerUnit, card_of, difference, mean_of, over_clients
+from fedpriv.study.judging import Measured, PerUnit, StudyOutcome, card_of, difference, mean_of, over_clients, trained
 from fedpriv.util.errors import UserError
 
 OWN = """
@@ -87,6 +87,21 @@ def test_a_claim_of_one_s_own_in_its_own_setting(own):
     ((order,),) = [statement.orders for statement in card.statements]
     assert order.difference == pytest.approx(prototypes.measured.mean - local.measured.mean)
     assert (order.claimed, order.n) == (1.0, 5)
+
+
+def test_clients_ahead_are_counted_one_by_one_against_the_other_rows(own):
+    home, _ = own
+    claim = parsed(tomllib.loads(OWN.replace('what = "accuracy"', 'what = "ahead"')), "own")
+    outcome = StudyOutcome(home / "out" / "study", planned(claim, Asked("paper")).labels)
+    runs = [{seed: outcome.runs[row.run] for seed, row in outcome.of(cell).items()} for cell in places(claim)]
+    for cell, (mine, other) in zip(places(claim), (runs, runs[::-1]), strict=True):
+        shares = []
+        for seed in (0, 1):
+            pairs = [run[seed].directory.rounds()[-1].clients["after_training"] for run in (mine, other)]
+            shares.append(100 * sum(a[0] / a[1] > b[0] / b[1] for a, b in zip(*pairs, strict=True)) / 5)
+        assert trained(claim, cell, outcome, "paper").mean.mean == pytest.approx(sum(shares) / 2)
+    alone = replace(claim, rows=claim.rows[:1])
+    assert "other rows" in trained(alone, places(alone)[0], outcome, "paper").why
 
 
 def test_again_nothing_is_trained_and_another_claim_or_seed_is_refused_the_folder(own, monkeypatch):
