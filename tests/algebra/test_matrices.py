@@ -10,7 +10,6 @@ from scipy.linalg import orthogonal_procrustes
 
 from fedpriv.algebra.matrices import (
     alignment,
-    centred,
     dense,
     diagonal_blocks,
     linear_kernel,
@@ -59,11 +58,6 @@ def test_alignment_is_the_normalised_trace_with_the_centring_matrix(kernel):
     one, other = kernel(draw(0)), kernel(draw(1, width=3))
     direct = direct_hsic(one, other) / (direct_hsic(one, one) * direct_hsic(other, other)).sqrt()
     expect_close(alignment(one, other), direct)
-
-
-def test_centring_by_hand():
-    assert centred(torch.tensor([[4.0, 2.0], [2.0, 0.0]])).tolist() == [[0, 0], [0, 0]]
-    assert centred(torch.tensor([[2.0, 0.0], [0.0, 2.0]])).tolist() == [[1, -1], [-1, 1]]
 
 
 def test_rbf_by_hand():

@@ -24,8 +24,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
 
 PACKAGE = Path(fedpriv.__file__).parent
-BLIND = ThreatModel(labels="inferred", batch=False, batch_norm="none")
-"""A card that grants nothing that the trace holds."""
 
 
 def trained(path, engine=run_clients, **changes):

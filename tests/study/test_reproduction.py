@@ -93,13 +93,11 @@ def test_clients_ahead_are_counted_one_by_one_against_the_other_rows(own):
     home, _ = own
     claim = parsed(tomllib.loads(OWN.replace('what = "accuracy"', 'what = "ahead"')), "own")
     outcome = StudyOutcome(home / "out" / "study", planned(claim, Asked("paper")).labels)
-    runs = [{seed: outcome.runs[row.run] for seed, row in outcome.of(cell).items()} for cell in places(claim)]
-    for cell, (mine, other) in zip(places(claim), (runs, runs[::-1]), strict=True):
-        shares = []
-        for seed in (0, 1):
-            pairs = [run[seed].directory.rounds()[-1].clients["after_training"] for run in (mine, other)]
-            shares.append(100 * sum(a[0] / a[1] > b[0] / b[1] for a, b in zip(*pairs, strict=True)) / 5)
-        assert trained(claim, cell, outcome, "paper").mean.mean == pytest.approx(sum(shares) / 2)
+    first, second = ([outcome.runs[outcome.of(cell)[seed].run] for seed in (0, 1)] for cell in places(claim))
+    for cell, mine, other in zip(places(claim), (first, second), (second, first), strict=True):
+        counts = [[run.directory.rounds()[-1].clients["after_training"] for run in runs] for runs in (mine, other)]
+        ahead = [a[0] / a[1] > b[0] / b[1] for pair in zip(*counts, strict=True) for a, b in zip(*pair, strict=True)]
+        assert trained(claim, cell, outcome, "paper").mean.mean == pytest.approx(100 * sum(ahead) / 10)
     alone = replace(claim, rows=claim.rows[:1])
     assert "other rows" in trained(alone, places(alone)[0], outcome, "paper").why
 
