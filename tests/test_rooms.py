@@ -54,20 +54,20 @@ BUDGET: dict[str, int] = {
     "federation": 2_064,
     "methods": 2_967,
     "defenses": 1_862,
-    "attacks": 9_885,
+    "attacks": 9_887,
     "eval": 4_317,
     "claims": 213,
     "reports": 2_529,
     "cli": 1_025,
-    "pipeline": 1_730,
+    "pipeline": 1_731,
     "sources": 3_229,
-    "api": 2_398,
+    "api": 2_400,
     "study": 2_392,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 284
+RESERVE = 279
 """Lines that no room has yet."""
 
 

@@ -59,8 +59,8 @@ class AttackSettings(SearchSettings, FederationSettings, total=False):
     method: str | None  # method to train when there is no run (default: the usual one for the target)
     round: int | None  # attack the uploads of this round (default: the last stored)
     reach: str | int | Sequence[str | int]  # local-work sweep over uploads of trained weights: images of one step and
-    # ``epoch``, the client's own training, with commas between; or ``none``. Or a list. Default ``1,4,16,epoch`` where a
-    # run of one round is trained first and neither its batches nor its steps are given
+    # ``epoch``, the client's own training, with commas between; or ``none``. Or a list. Default ``1,epoch``, with ``full``
+    # ``1,4,16,epoch``, where a run of one round is trained first and neither its batches nor its steps are given
     facts: Mapping[str, Any] | str | Path  # TOML file of what the owner of a recorded run knows (default:
     # ``RUN.toml`` beside it). Or a mapping
     workers: int | str  # processes of one thread, with equal results; ``auto`` (default): one a core if work takes long

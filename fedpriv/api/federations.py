@@ -241,6 +241,8 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], l
         config = named_config("local", {name: given[name] for name in checked if name in given}, 0)
         image_shape = (given.get("channels", 3), config.image_size or 32, config.image_size or 32)
         sizes = {name: given[name] for name in _STATED[:3] if name in given}
+    if "width" in given and given.get("mapping") == "none":
+        raise UserError(f"width={given['width']}: with mapping='none' models keep their own; drop width")
     if "width" not in given and models is None:
         raise UserError("the representation width is not known: pass width or models")
     facts = FederationSizes(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
     from fedpriv.federation.run_directory import RunConfig
 
-EPOCH, DEFAULT, NONE = "epoch", ("1", "4", "16", "epoch"), "none"
+EPOCH, NONE = "epoch", "none"
+FIRST_LOOK, WHOLE = ("1", EPOCH), ("1", "4", "16", EPOCH)
 
 NOT_FAR = {"linear-layer": 1, "dlg": 4}
 """Images of one step at most at which a suite of which none is named runs some attacks. Beyond, they search for a network an
@@ -61,14 +62,14 @@ def parse_reach(given: object) -> tuple[LocalWork, ...]:
 def read_reach(target: str, settings: Mapping[str, Any], *, on_run: bool) -> tuple[LocalWork, ...]:
     """Return the settings that a verb's arguments ask for, or none where one upload is attacked as it is.
 
-    :data:`DEFAULT` by default for uploads of trained weights, where a run of one round is trained first and nothing is said
-    of its local work.
+    By default :data:`FIRST_LOOK`, with ``full`` :data:`WHOLE`, for uploads of trained weights, where a run of one round is
+    trained first and nothing is said of its local work.
     """
     excluded = _excluding(target, settings, on_run=on_run)
     work = [name for name in OWN_WORK if settings.get(name) is not None]
     given = settings.get("reach")
     if given is None:
-        return () if excluded or work else parse_reach(DEFAULT)
+        return () if excluded or work else parse_reach(WHOLE if settings.get("full") else FIRST_LOOK)
     series = parse_reach(given)
     if not series:
         return ()

@@ -48,8 +48,9 @@ from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import Last, derive_seed, generator, global_seed
 
-TRIED, _HELD_OUT = 6, 10
-"""Held-out images on which it is learned what a fit through a client's extractor is worth; every so manieth is held out."""
+TRIED, _THROUGH, _HELD_OUT = 6, 8, 10
+"""Held-out images on which it is learned what a fit is worth, and extractors through which, at most; every so manieth image
+is held out."""
 
 _TIMES, _DRAWN_ROWS = 8, 4000
 """Times that an image is shown behind a defense that draws, at most, and rows of a client from which there are fewer."""
@@ -80,10 +81,9 @@ class DecoderInversion(Attack):
 
     It is trained once for a run. Vectors that the upload says are of one image are then fitted, where the client's own
     extractor is granted: from the mean image of several a fit leads away. How far to go towards the fitted image, and
-    what of a defended vector to believe, is learned for each client on held-out images of the attacker's own. Coordinates
-    of images' spectrum are fitted (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image
-    and the class mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16
-    x 16.
+    what of a defended vector to believe, is learned on held-out images of the attacker's own. Coordinates of the images'
+    spectrum are fitted (:mod:`fedpriv.attacks.priors.spectral`), around the middle between the decoded image and the class
+    mean of the attacker's own, or around the decoded one where these are foreign; pixels of images below 16 x 16.
 
     Attributes:
         refine_steps: of the fit; 0 for none, None for one and a half times ``iterations``.
@@ -97,7 +97,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 8
+    version = 9
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -116,8 +116,7 @@ class DecoderInversion(Attack):
         require_extractors(problem.knowledge, targets)
         vectors = uploaded_vectors(problem)
         fitted_to = self._fitted_to(problem)
-        learned_from = {targets[index].client for index in fitted_to}
-        steps_each = [self.iterations] + [self._steps] * (len(learned_from) + bool(fitted_to))
+        steps_each = [self.iterations] + [self._steps] * (2 * bool(fitted_to))
         stages = Stages(problem.progress, steps_each)
         slots, decoder = self._trained(replace(problem, progress=stages.of(0)))
         labels = torch.tensor([target.label for target in targets], device=device)
@@ -131,8 +130,8 @@ class DecoderInversion(Attack):
         def distances(places: Tensor, match: Match) -> Tensor:
             return vector_distance(problem, match)(images[places.to(device), None], places)
 
-        for number, client in enumerate(sorted(learned_from), start=1):
-            self._learned(replace(problem, progress=stages.of(number)), client)
+        if fitted_to:
+            self._learned(replace(problem, progress=stages.of(1)))
         objective, fits, steps = distances(torch.arange(len(targets)), "vector"), self._fits(problem), 0
         converged = torch.full_like(objective, decoder.settled, dtype=torch.bool)
         problem = replace(problem, progress=stages.of(len(steps_each) - 1))
@@ -231,38 +230,41 @@ class DecoderInversion(Attack):
         """Return of each target what of its vector is believed, and how far to go from the decoded image to the fitted."""
         fits = [LearnedFit("vector", 0.0)] * len(problem.targets)
         for index in self._fitted_to(problem):
-            fits[index] = self._learned(problem, problem.targets[index].client)
+            fits[index] = self._learned(problem)
         return fits
 
-    def _learned(self, problem: AttackProblem, client: int) -> LearnedFit:
-        """Return the fit that is learned through a client's extractor, once, on the attacker's own images."""
+    def _learned(self, problem: AttackProblem) -> LearnedFit:
+        """Return the fit that is learned, once, on the attacker's own images through the extractors of some clients."""
         slots, decoder = self._trained(problem)
-        extractor, position, seed = problem.knowledge.extractors[client], slots[client], decoder_seed(problem)
-        defended = defenses_of(problem, [client])[0]
+        number = min(_THROUGH, len(slots))
+        clients = [sorted(slots)[place * len(slots) // number] for place in range(number)]
+        extractors, seed = [problem.knowledge.extractors[client] for client in clients], decoder_seed(problem)
+        defended = defenses_of(problem, clients)
 
         def learn() -> LearnedFit:
-            kept = divided(self._auxiliary(problem), seed)[1]
+            kept, longer = divided(self._auxiliary(problem), seed)[1], 1.0
             known = kept.of(torch.arange(min(TRIED, len(kept.images)), device=kept.images.device))
-
+            draws = derive_seed(seed, "worth")
             with torch.no_grad():
-                plain, draws = extractor(known.images), derive_seed(seed, "worth")
-                vectors = defended(plain, draws)
-                tried = matches_for(plain, vectors)
-                decoded, longer = decoder(vectors, position, known.labels), 1.0
+                plain = [extractor(known.images) for extractor in extractors]
+                rows = [guard(part, draws) for guard, part in zip(defended, plain, strict=True)]
+                parts = [decoder(part, slots[k], known.labels) for part, k in zip(rows, clients, strict=True)]
+                every, sent, decoded = map(torch.cat, (plain, rows, parts))
+                tried = matches_for(every, sent)
                 if "direction" in tried:
-                    every = extractor(kept.images)
-                    once_more = extractor(decoder(defended(every, draws), position, kept.labels))
-                    longer = float(every.norm(dim=1).sum() / once_more.norm(dim=1).sum().clamp_min(1e-12))
-            owners, times = torch.full((len(decoded),), client), torch.full((len(decoded),), longer)
+                    again = [extractor(part) for extractor, part in zip(extractors, parts, strict=True)]
+                    longer = float(every.norm(dim=1).sum() / torch.cat(again).norm(dim=1).sum().clamp_min(1e-12))
+            owners = torch.tensor(clients).repeat_interleave(len(known.images))
+            labels = None if known.labels is None else known.labels.repeat(number)
             fitted: dict[Match, Tensor] = {}
-            parts = Stages(problem.progress, [self._steps] * len(tried))
-            for part, match in enumerate(tried):
-                within = replace(problem, progress=parts.of(part))
-                fitted[match] = self._refined(within, decoded, vectors, owners, known.labels, match, times).images
-            return learned_fit(decoded, fitted, known.images, longer)
+            stages, times = Stages(problem.progress, [self._steps] * len(tried)), torch.full((len(owners),), longer)
+            for stage, match in enumerate(tried):
+                within = replace(problem, progress=stages.of(stage))
+                fitted[match] = self._refined(within, decoded, sent, owners, labels, match, times).images
+            return learned_fit(decoded, fitted, known.images.repeat(number, 1, 1, 1), longer)
 
-        images = problem.knowledge.public_images
-        key = ("worth", self._steps, seed, Same(decoder), Same(extractor), Same(images), Same(defended))
+        through = (*map(Same, extractors), *map(Same, defended))
+        key = ("worth", self._steps, seed, Same(decoder), Same(problem.knowledge.public_images), through)
         return problem.trained.get(key, learn)
 
     def _refined(
@@ -315,7 +317,7 @@ class DecoderInversion(Attack):
 
 @dataclass(frozen=True)
 class LearnedFit:
-    """A fit that is learned through a client's extractor and defenses."""
+    """A fit that is learned through clients' extractors and defenses."""
 
     match: Match  # what of a vector it is best to believe
     share: float  # how far to go from the decoded to the fitted image, in [0, 1]; 0 fits none
