@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
 from fedpriv.federation.states import Trace
+from fedpriv.uploads.kinds import NETWORKS
 from fedpriv.uploads.ledger import entries
 from fedpriv.uploads.messages import message_bytes
 from fedpriv.uploads.payloads import Message
@@ -22,11 +23,15 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import tensor_file, write_all
 
 
-def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
+def is_captured(config: RunConfig, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> bool:
     """True if a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
     if config.capture in ("all", "none"):
         return config.capture == "all"
     if round_ == config.rounds or round_ in config.keep:
+        return True
+    # Where no weights are broadcast, what a client trained from is what it uploaded before.
+    own = NETWORKS.first(broadcast) is None and any(NETWORKS.first(upload) is not None for _, upload in uploads)
+    if config.capture == "auto" and own and round_ == config.rounds - 1:
         return True
     sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
     return config.capture == "auto" and sum(sizes) <= AUTO_CAPTURE_BYTES

@@ -212,7 +212,7 @@ def _write(
 ) -> None:
     """Store the messages of a round where that is asked for, and note its lines."""
     config, round_ = federation.config, ended.done
-    if is_captured(config, round_, uploads):
+    if is_captured(config, round_, broadcast, uploads):
         capture(directory, round_, broadcast, uploads, traces)
     wire = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
     for k, upload in uploads:

@@ -104,7 +104,8 @@ class RunConfig:
 
     Attributes:
         capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
-            at most 1 MiB, and the last. ``last`` and ``auto`` store those of ``keep`` too.
+            at most 1 MiB, and the last; the last two where clients go on from weights of their own that they upload.
+            ``last`` and ``auto`` store those of ``keep`` too.
     """
 
     method: str = "fedre"  # a name of ``fedpriv.methods.METHODS``

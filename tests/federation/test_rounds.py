@@ -80,8 +80,9 @@ def test_capture_keeps_what_it_says(tmp_path):
     for capture, stored in (("none", ()), ("last", (3,)), ("all", (1, 2, 3)), ("auto", (1, 2, 3))):
         directory = trained(tmp_path / capture, replace(CONFIG, capture=capture))
         assert tuple(directory.captured_rounds()) == stored
-    big = trained(tmp_path / "big", replace(CONFIG, method="fedavg", models="cnn4", image_size=28, rounds=2))
-    assert tuple(big.captured_rounds()) == (2,)  # 3.5 MB a model: only the last round
+    for method, public, kept in (("fedavg", 0, (3,)), ("fedhenn", 8, (2, 3))):  # 3.5 MB a model
+        config = replace(CONFIG, method=method, models="cnn4", image_size=28, public=public)
+        assert tuple(trained(tmp_path / method, config).captured_rounds()) == kept
 
 
 def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
