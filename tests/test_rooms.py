@@ -54,20 +54,20 @@ BUDGET: dict[str, int] = {
     "federation": 2_070,
     "methods": 2_967,
     "defenses": 1_862,
-    "attacks": 9_887,
-    "eval": 4_317,
+    "attacks": 9_888,
+    "eval": 4_322,
     "claims": 213,
-    "reports": 2_529,
+    "reports": 2_531,
     "cli": 1_025,
     "pipeline": 1_731,
-    "sources": 3_229,
+    "sources": 3_230,
     "api": 2_400,
     "study": 2_392,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 273
+RESERVE = 264
 """Lines that no room has yet."""
 
 

@@ -25,6 +25,7 @@ class Observation:
     client: int
     upload: Message
     broadcast: Message
+    continued: bool = False  # whether the weights in ``broadcast`` are what the client itself uploaded before
 
 
 @dataclass(frozen=True)

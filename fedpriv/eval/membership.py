@@ -179,11 +179,16 @@ def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None
 
 
 def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
-    """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round."""
+    """Return minus the cross-entropy of each candidate by the weights broadcast before the first attacked round.
+
+    None where these are the client's own, which it uploaded the round before: they are no knowledge without an upload.
+    """
     newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
     for moment in (*problem.earlier, newest):
         for seen in moment.observations:
             if seen.client == candidates.client:
+                if seen.continued:
+                    return None
                 try:
                     training = training_of(seen, seen.client, candidates.images, moment.knowledge)
                 except UserError:  # a part of the model is private, or was not broadcast

@@ -222,6 +222,8 @@ def recommendation(frontier: Frontier) -> tuple[str, str]:
         f"Inconclusive: {', '.join(open_)}." if open_ else "",
     ]
     caveat = next(filter(None, caveats), "The attacks that were run bound themselves; they prove nothing safe.")
+    if point.local is not None and point.local >= point.trained.mean:
+        caveat += f" Clients alone reach {percent(point.local)}: taking part gained nothing."
     return f"Of these, prefer {point.label}: worst endpoint {found}; {facts}.", caveat
 
 

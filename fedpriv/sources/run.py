@@ -93,20 +93,21 @@ class RunSource(Source):
         if self.kind not in NETWORKS:
             return seen
         refuse_mixed(self.federation.method, self.kind, [setup.blueprint.name for setup in self.federation.clients])
-        return tuple(replace(item, broadcast=(*self._start(item), *item.broadcast)) for item in seen)
+        return tuple(map(self._started, seen))
 
-    def _start(self, seen: Observation) -> Message:
-        """Return the weights that a client started from, where the method broadcasts none, since clients go on from theirs.
+    def _started(self, seen: Observation) -> Observation:
+        """Add the weights that a client started from, where the method broadcasts none, since clients go on from theirs.
 
         The server has what the client uploaded before; at first, the initial weights, which it drew itself.
         """
         sent = NETWORKS.first(seen.upload)
         if not isinstance(sent, Model) or NETWORKS.first(seen.broadcast) is not None:
-            return ()
+            return seen
         lines = [line for line in self.run.rounds() if line.round < seen.round and seen.client in line.participants]
         if not lines:
             state = self.federation.initial_state(seen.client)
-            return (Model({name: state[f"model.{name}"] for name in sent.state}),)
+            first = Model({name: state[f"model.{name}"] for name in sent.state})
+            return replace(seen, broadcast=(first, *seen.broadcast))
         before = lines[-1].round
         if seen.client not in self.rounds().get(before, ()):
             raise UserError(
@@ -114,7 +115,7 @@ class RunSource(Source):
                 f"is not stored: attack round 1, or train with capture='all'"
             )
         last = NETWORKS.first(self.upload(before, seen.client))
-        return () if last is None else (last,)
+        return seen if last is None else replace(seen, broadcast=(last, *seen.broadcast), continued=True)
 
     def has_images(self, round_: int, client: int) -> bool:
         if self.kind not in NETWORKS | LAYERS:

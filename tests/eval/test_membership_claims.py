@@ -71,6 +71,7 @@ def test_the_losses_of_assumed_models_by_hand():
     name, found = baseline_scores(asked)
     assert name == "broadcast_model"
     assert torch.allclose(found[0], wanted, atol=1e-5)  # what was broadcast before the first of the attacked rounds
+    assert baseline_scores(replace(asked, earlier=(Moment((replace(first, continued=True),), granted),))) == ("", {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
 from fedpriv.federation.summary import Communication, ReachedAccuracy
 from fedpriv.reports.charts import WITHOUT_LOCAL, frontier_svg
-from fedpriv.reports.frontier import dominates, frontier_items, recommendation, recommended
+from fedpriv.reports.frontier import Frontier, dominates, frontier_items, recommendation, recommended
 from fedpriv.reports.labels import upload_size
 from fedpriv.reports.page import table_rows
 from fedpriv.reports.run_records import baselines, beside, gain_over_local, same_clients
@@ -130,6 +130,7 @@ def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
     (found,) = page(leaking, upload(ONE, method="fd", accuracy=0.9))
     assert recommended(found).label == "fedgh"
     assert "leaks" in recommendation(found)[1]
+    assert "gained" in recommendation(Frontier({}, (dataclasses.replace(point(ONE), local=0.9),), (True,)))[1]
 
 
 def test_baselines_are_runs_of_the_same_clients_without_exchange():

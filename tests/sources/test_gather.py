@@ -121,7 +121,7 @@ def test_nothing_that_an_attack_is_handed_holds_the_truth():
     def names(kind):
         return {field.name for field in dataclasses.fields(kind)}
 
-    assert names(Observation) == {"round", "client", "upload", "broadcast"}
+    assert names(Observation) == {"round", "client", "upload", "broadcast", "continued"}
     private = {"train", "test", "members", "truth", "images", "samples"}
     assert not names(Knowledge) & private
 
@@ -166,9 +166,6 @@ def test_the_true_images_take_the_clients_own_steps(uneven):
     assert float(distance.max()) < 1e-5
 
 
-# ---------------------------------------------------------------- clients that go on from their own weights
-
-
 def config(**changes):
     values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
     training = LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1)
@@ -183,6 +180,7 @@ def test_the_update_begins_where_the_client_began(round_, trained):
     assert find_payload(sent, Model) is None
     for seen in found.observations:
         start, before = get_payload(seen.broadcast, Model).state, inner(server, prefix(seen.client))
+        assert seen.continued == (round_ > 1)
         if round_ > 1:
             before = get_payload(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
         for name, value in before.items():
