@@ -46,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
         for attack, net, targets, steps, size in (
             ("inverting-gradients", "lenet-sigmoid", 1, 40, 1),
+            ("inverting-gradients", "lenet-sigmoid", 8, 40, 1),
             ("inverting-gradients", "cnn4", 1, 40, 1),
             ("inverting-gradients", "cnn4", 8, 20, 1),
             ("inverting-gradients", "cnn4", 2, 20, 8),
