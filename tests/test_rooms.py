@@ -60,14 +60,14 @@ BUDGET: dict[str, int] = {
     "reports": 2_531,
     "cli": 1_025,
     "pipeline": 1_731,
-    "sources": 3_230,
+    "sources": 3_235,
     "api": 2_400,
     "study": 2_392,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 264
+RESERVE = 259
 """Lines that no room has yet."""
 
 
