@@ -57,7 +57,7 @@ BUDGET: dict[str, int] = {
     "attacks": 9_888,
     "eval": 4_322,
     "claims": 213,
-    "reports": 2_531,
+    "reports": 2_539,
     "cli": 1_025,
     "pipeline": 1_731,
     "sources": 3_235,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 259
+RESERVE = 251
 """Lines that no room has yet."""
 
 

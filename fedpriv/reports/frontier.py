@@ -195,16 +195,24 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
 
 
 def recommended(frontier: Frontier) -> Point:
-    """Return the point whose most severe answer is the least grave, then with fewer leaks, then with the best accuracy."""
+    """Return the point whose most severe answer is the least grave, with the fewest leaks, then the fewest inconclusive.
+
+    Of several the most accurate; of those that reach its mean with some seed the one that sends the least.
+    """
     there = [point for point, best in zip(frontier.points, frontier.best, strict=True) if best]
     order = ["no leak detected", "inconclusive", "leak"]
 
-    def key(point: Point) -> tuple[float, int, int, float]:
+    def key(point: Point) -> tuple[float, int, int]:
         verdicts = [answer.verdict for answer in point.answers.values()]
         worst = max(map(order.index, verdicts), default=1)
-        return worst, verdicts.count("leak"), verdicts.count("inconclusive"), -point.trained.mean
+        return worst, verdicts.count("leak"), verdicts.count("inconclusive")
 
-    return min(there, key=key)
+    least = min(map(key, there))
+    alike = [point for point in there if key(point) == least]
+    highest = max(point.trained.mean for point in alike)
+    return min(
+        (one for one in alike if one.trained.high >= highest), key=lambda one: (one.bytes.mean, -one.trained.mean)
+    )
 
 
 def recommendation(frontier: Frontier) -> tuple[str, str]:
