@@ -165,10 +165,30 @@ def represent(model: SplitModel, images: Tensor) -> Tensor:
 def represent_by(
     setup: ClientSetup, state: State, images: Tensor, model: SplitModel | None = None, prefix: str = "model"
 ) -> Tensor:
-    """Return :func:`represent` of images by a client's model (the private one where None) with the weights of a state."""
+    """Return :func:`represent` of images by a client's model (the private one where None) with the weights of a state.
+
+    The last result is kept: several ways to predict, and the same client before and after it receives a head, share it.
+    """
     module = setup.model if model is None else model
     put(module, state, prefix)
-    return represent(module, images)
+    weights = [v for k, v in state.items() if k.startswith(f"{prefix}.") and not k.startswith(f"{prefix}.head.")]
+    return _LAST_SEEN(module, images, weights)
+
+
+class _LastSeen:
+    """Representations of the last images by the last weights, while these are the very same objects."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[list[object], Tensor] | None = None
+
+    def __call__(self, module: SplitModel, images: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        key, kept = [module, images, *weights], self._kept
+        if kept is None or len(kept[0]) != len(key) or any(a is not b for a, b in zip(kept[0], key, strict=True)):
+            kept = self._kept = key, represent(module, images)
+        return kept[1]
+
+
+_LAST_SEEN = _LastSeen()
 
 
 @torch.no_grad()
