@@ -51,7 +51,7 @@ BUDGET: dict[str, int] = {
     "uploads": 927,
     "integrations": 1_234,
     "dp": 584,
-    "federation": 2_070,
+    "federation": 2_090,
     "methods": 2_967,
     "defenses": 1_862,
     "attacks": 9_888,
@@ -67,7 +67,7 @@ BUDGET: dict[str, int] = {
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 251
+RESERVE = 231
 """Lines that no room has yet."""
 
 
