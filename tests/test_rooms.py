@@ -51,23 +51,23 @@ BUDGET: dict[str, int] = {
     "uploads": 927,
     "integrations": 1_234,
     "dp": 584,
-    "federation": 2_090,
+    "federation": 2_091,
     "methods": 2_967,
     "defenses": 1_862,
-    "attacks": 9_888,
+    "attacks": 9_889,
     "eval": 4_322,
     "claims": 213,
-    "reports": 2_539,
+    "reports": 2_542,
     "cli": 1_025,
     "pipeline": 1_731,
-    "sources": 3_235,
+    "sources": 3_231,
     "api": 2_400,
     "study": 2_392,
 }
 """Room -> the most lines that all its ``.py`` files may have together. It goes down with what is taken away; a room that
 must grow takes the difference from :data:`RESERVE`, with the reason in the commit that does it."""
 
-RESERVE = 231
+RESERVE = 230
 """Lines that no room has yet."""
 
 

@@ -171,6 +171,7 @@ def represent_by(
     """
     module = setup.model if model is None else model
     put(module, state, prefix)
+    module.eval()
     weights = [v for k, v in state.items() if k.startswith(f"{prefix}.") and not k.startswith(f"{prefix}.head.")]
     return _LAST_SEEN(module, images, weights)
 

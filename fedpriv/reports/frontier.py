@@ -194,10 +194,14 @@ def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapt
     )
 
 
+_AS_ACCURATE = 0.02
+"""Difference of accuracies that a choice does not turn on."""
+
+
 def recommended(frontier: Frontier) -> Point:
     """Return the point whose most severe answer is the least grave, with the fewest leaks, then the fewest inconclusive.
 
-    Of several the most accurate; of those that reach its mean with some seed the one that sends the least.
+    Of several that are as accurate as the best, but for :data:`_AS_ACCURATE`, the one that sends the least.
     """
     there = [point for point, best in zip(frontier.points, frontier.best, strict=True) if best]
     order = ["no leak detected", "inconclusive", "leak"]
@@ -210,9 +214,8 @@ def recommended(frontier: Frontier) -> Point:
     least = min(map(key, there))
     alike = [point for point in there if key(point) == least]
     highest = max(point.trained.mean for point in alike)
-    return min(
-        (one for one in alike if one.trained.high >= highest), key=lambda one: (one.bytes.mean, -one.trained.mean)
-    )
+    accurate = [point for point in alike if point.trained.mean >= highest - _AS_ACCURATE]
+    return min(accurate, key=lambda point: (point.bytes.mean, -point.trained.mean))
 
 
 def recommendation(frontier: Frontier) -> tuple[str, str]:

@@ -227,18 +227,14 @@ def shuffle(observations: Sequence[Observation]) -> tuple[Observation, ...] | No
     """Give every client's place the upload of the next client of the same round; None where a round has one client.
 
     Rows keep their number and labels, so that targets still point at something; only what was computed from images is
-    the other client's, and so is what that client uploaded before, where it went on from it. What an attack still reaches,
-    it did not get from the upload.
+    the other client's, and so are the weights that it was computed from. What an attack still reaches, it did not get from
+    the upload.
     """
     groups = by_round(observations).values()
     if any(len(group) < 2 for group in groups):
         return None
     return tuple(
-        replace(
-            seen,
-            upload=_in_place_of(seen.upload, other.upload),
-            broadcast=other.broadcast if seen.continued else seen.broadcast,
-        )
+        replace(other, client=seen.client, upload=_in_place_of(seen.upload, other.upload))
         for group in groups
         for seen, other in zip(group, [*group[1:], group[0]], strict=True)
     )

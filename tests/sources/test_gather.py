@@ -179,7 +179,7 @@ def test_the_update_begins_where_the_client_began(round_, trained):
     server, _ = federation.method.start(federation.server, init_rng(directory.config))
     for seen, wrong in zip(found.observations, found.shuffled, strict=True):
         start, before = get_payload(seen.broadcast, Model).state, inner(server, prefix(seen.client))
-        assert seen.continued == (seen.broadcast is not wrong.broadcast) == (round_ > 1)
+        assert (seen.continued, seen.broadcast is wrong.broadcast) == (round_ > 1, False)
         if round_ > 1:
             before = get_payload(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
         for name, value in before.items():

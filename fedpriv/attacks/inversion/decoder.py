@@ -236,8 +236,9 @@ class DecoderInversion(Attack):
     def _learned(self, problem: AttackProblem) -> LearnedFit:
         """Return the fit that is learned, once, on the attacker's own images through the extractors of some clients."""
         slots, decoder = self._trained(problem)
-        number = min(_THROUGH, len(slots))
-        clients = [sorted(slots)[place * len(slots) // number] for place in range(number)]
+        differing = sorted({slot: client for client, slot in slots.items()}.values())
+        number = min(_THROUGH, len(differing))
+        clients = [differing[place * len(differing) // number] for place in range(number)]
         extractors, seed = [problem.knowledge.extractors[client] for client in clients], decoder_seed(problem)
         defended = defenses_of(problem, clients)
 
