@@ -32,8 +32,8 @@ OTHER = answer(target="entangled")
 
 def point(one, cost=0.9, **more):
     answers = {"reconstruction": one, **more}
-    trained = BARE.trained._replace(mean=cost)
-    return dataclasses.replace(BARE, answers={k: v for k, v in answers.items() if v is not None}, trained=trained)
+    size, trained = BARE.bytes._replace(mean=1e6 * cost), BARE.trained._replace(mean=cost)
+    return dataclasses.replace(BARE, answers={k: v for k, v in answers.items() if v}, trained=trained, bytes=size)
 
 
 kinds = st.sampled_from([None, ONE, MORE, NOTHING, UNKNOWN, CLEAR, OTHER, answer(NONE, -4.0)])
@@ -130,6 +130,7 @@ def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
     (found,) = page(leaking, upload(ONE, method="fd", accuracy=0.9))
     assert recommended(found).label == "fedgh"
     assert "leaks" in recommendation(found)[1]
+    assert recommended(Frontier({}, (point(ONE), point(ONE, 0.89)), (True, True))).trained.mean == 0.89
     assert "gained" in recommendation(Frontier({}, (dataclasses.replace(point(ONE), local=0.9),), (True,)))[1]
 
 
