@@ -34,7 +34,7 @@ from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
 
 _FEW = 2**13
-"""Numbers of an upload that is kept in memory; larger ones are read each time."""
+"""Numbers of a message that is kept in memory; larger ones are read each time."""
 
 
 def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
@@ -55,7 +55,7 @@ class RunSource(Source):
         self.run, self.federation, self.kind = run, federation, kind
         self.image_shape, self.n_classes = first.blueprint.image_shape, first.n_classes
         self.device, self.uploads, self.pipeline = federation.server.device, federation.uploads, federation.pipeline
-        self._small: dict[tuple[int, int], Message] = {}  # uploads that are read once and kept
+        self._small: dict[Path, Message] = {}  # messages that are read once and kept
         self.total_rounds, self.summed = run.config.rounds, federation.pipeline.server_view == "sum"
 
     @classmethod
@@ -72,14 +72,21 @@ class RunSource(Source):
     # ------------------------------------------------------------ what the server saw
 
     def rounds(self) -> Mapping[int, Sequence[int]]:
+        return self._rounds
+
+    @cached_property
+    def _rounds(self) -> Mapping[int, Sequence[int]]:
         return self.run.captured_rounds()
 
     def upload(self, round_: int, client: int) -> Message:
-        if (round_, client) in self._small:
-            return self._small[round_, client]
-        message = self.run.message(self.run.upload_path(round_, client))
+        return self._kept(self.run.upload_path(round_, client))
+
+    def _kept(self, path: Path) -> Message:
+        if path in self._small:
+            return self._small[path]
+        message = self.run.message(path)
         if sum(value.numel() for payload in message for value in payload.tensors().values()) <= _FEW:
-            self._small[round_, client] = message
+            self._small[path] = message
         return message
 
     def observations(self, rounds: Sequence[int]) -> tuple[Observation, ...]:
@@ -87,7 +94,7 @@ class RunSource(Source):
         seen = tuple(
             Observation(number, client, self.upload(number, client), broadcast)
             for number in rounds
-            for broadcast in (self.run.message(self.run.broadcast_path(number)),)
+            for broadcast in (self._kept(self.run.broadcast_path(number)),)
             for client in there[number]
         )
         if self.kind not in NETWORKS:

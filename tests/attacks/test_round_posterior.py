@@ -59,7 +59,7 @@ def headed(uploads, rows):
 
 def gains(uploads, known):
     """The weights with which uploads enter the posterior means."""
-    return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
+    return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh(known.row[None]).gains[0]
 
 
 def test_two_rounds_of_one_class_by_hand():

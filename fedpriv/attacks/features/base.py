@@ -21,9 +21,16 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective, Same, Trained
 from fedpriv.attacks.inputs.outputs import Match
-from fedpriv.attacks.inputs.targets import observation_of, require_extractors, rounds_of, target_feature, upload_holds
+from fedpriv.attacks.inputs.targets import (
+    observation_of,
+    represented,
+    require_extractors,
+    rounds_of,
+    target_feature,
+    upload_holds,
+)
 from fedpriv.attacks.inversion.decoder import DecoderInversion
 from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
 from fedpriv.attacks.observation import (
@@ -41,6 +48,7 @@ from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 
+_NO_VARIANCE, _LEAST_UNCERTAIN = 1e-30, 0.02
 _MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
 Inversion = Literal["auto", "dip", "pixels", "decoder"]
@@ -108,7 +116,9 @@ class RecoverThenInvert(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         recovered = self.recover(problem)
-        inverted = self._inverter(problem.knowledge, recovered).run(_inversion_problem(problem, recovered))
+        inverter = self._inverter(problem.knowledge, recovered)
+        learned = isinstance(inverter, DecoderInversion)
+        inverted = inverter.run(_inversion_problem(problem, recovered, learned=learned))
         labels, converged = inverted.labels, inverted.converged
         if recovered.labels is not None:
             labels = recovered.labels.to(labels)[:, None].expand_as(labels)
@@ -126,7 +136,9 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         recovered = self.recover(problem)
-        return self._inverter(problem.knowledge, recovered).objective(_inversion_problem(problem, recovered))
+        inverter = self._inverter(problem.knowledge, recovered)
+        learned = isinstance(inverter, DecoderInversion)
+        return inverter.objective(_inversion_problem(problem, recovered, learned=learned))
 
     def _inverter(self, knowledge: Knowledge, recovered: Recovered) -> Attack:
         """Return the inversion with its budget; a decoder fits its images to exact vectors alone."""
@@ -138,32 +150,68 @@ class RecoverThenInvert(Attack):
         return chosen(**options)
 
 
-def _noisy(length: float, rows: Tensor, seed: int) -> Tensor:
-    """Return rows with Gaussian noise of a root mean square length."""
-    drawn = torch.randn(rows.shape, generator=generator(seed, "uncertain"))
-    return rows + length / math.sqrt(rows.shape[1]) * drawn.to(rows)
+@dataclass(frozen=True)
+class _Uncertain:
+    """Representations by an extractor as normally distributed, from the attacker's own images."""
+
+    mean: Tensor  # (d,)
+    basis: Tensor  # (d, m) principal directions
+    variances: Tensor  # (m,)
+
+    @classmethod
+    def of(
+        cls, extractor: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, kept: Trained
+    ) -> _Uncertain:
+        """Return the distribution of the representations of images."""
+        rows = represented(extractor, images, device, kept)
+        _, values, basis = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+        return cls(rows.mean(0), basis.mT, values.square() / len(rows))
+
+    def expected(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        """Return what rows ``(n, d)`` are expected to be that have errors of root mean square lengths ``(n, 1)``."""
+        shares = self.variances / (self.variances + lengths.square() / len(self.mean) + _NO_VARIANCE)
+        return self.mean + (rows - self.mean) @ self.basis * shares @ self.basis.mT
+
+    def __call__(self, rows: Tensor, seed: int) -> Tensor:
+        """Return what is expected of rows after errors from a fiftieth of their spread to all of it."""
+        rng = generator(seed, "uncertain")
+        drawn, powers = torch.randn(rows.shape, generator=rng), torch.rand(len(rows), 1, generator=rng)
+        lengths = self.variances.sum().sqrt() * _LEAST_UNCERTAIN ** powers.to(rows)
+        return self.expected(rows + lengths / math.sqrt(rows.shape[1]) * drawn.to(rows), lengths)
 
 
-def _inversion_problem(problem: AttackProblem, recovered: Recovered) -> AttackProblem:
-    """Return the problem of the inversion: undefended vectors, with the root mean square of a client's expected errors."""
-    if recovered.knowledge is not None:
-        knowledge = recovered.knowledge
-        return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
-    squares: dict[tuple[int, int], list[float]] = {}
-    if recovered.distance is not None:
-        for position, distance in zip(recovered.places, recovered.distance.tolist(), strict=True):
-            squares.setdefault((position.round, position.client), []).append(distance**2)
+def _inversion_problem(problem: AttackProblem, recovered: Recovered, *, learned: bool) -> AttackProblem:
+    """Return the problem of the inversion, of vectors that are undefended.
 
-    # The very same object for lengths that are nearly the same: what learned behind it serves them all.
-    def defense(length: float) -> partial[Tensor]:
-        power = round(2 * math.log2(max(length, 1e-30)))
-        return problem.trained.get(("uncertain", power), lambda: partial(_noisy, 2 ** (power / 2)))
+    Where a network that is ``learned`` inverts, it is one for errors of every length, as it is made for what is expected of
+    a vector with its error. Others invert the vectors as they were recovered.
+    """
+    uploads, knowledge = recovered.uploads, recovered.knowledge
+    if knowledge is None:
+        knowledge = replace(problem.knowledge, defended={})
+        if learned and recovered.distance is not None:
+            uploads, knowledge = _expected(problem, recovered)
+    return replace(problem, knowledge=knowledge, observations=uploads, targets=recovered.places)
 
-    defended = {where: defense((sum(values) / len(values)) ** 0.5) for where, values in squares.items()}
-    attacked = {place.client for place in recovered.places}  # nothing is trained for others
-    extractors = {client: each for client, each in problem.knowledge.extractors.items() if client in attacked}
-    knowledge = replace(problem.knowledge, defended=defended, extractors=extractors)
-    return replace(problem, knowledge=knowledge, observations=recovered.uploads, targets=recovered.places)
+
+def _expected(problem: AttackProblem, recovered: Recovered) -> tuple[tuple[Observation, ...], Knowledge]:
+    """Return uploads of the vectors that are expected, and the grants with the errors as defenses."""
+    knowledge, kept, device = problem.knowledge, problem.trained, problem.device
+    images = knowledge.public_images
+    assert images is not None
+    assert recovered.distance is not None
+    errors = {}
+    for client, extractor in knowledge.extractors.items():
+        make = partial(_Uncertain.of, extractor, images, device, kept)
+        errors[client] = kept.get(("uncertain", Same(extractor), Same(images)), make)
+    vectors = [
+        errors[place.client].expected(target_feature(recovered.uploads, place, SEPARATE).to(device)[None], length)[0]
+        for place, length in zip(recovered.places, recovered.distance.to(device), strict=True)
+    ]
+    last = max(place.round for place in recovered.places)
+    defended = {(last, client): each for client, each in errors.items()}
+    defended |= {(place.round, place.client): errors[place.client] for place in recovered.places}
+    return as_uploads(vectors, recovered.places), replace(knowledge, defended=defended)
 
 
 def as_uploads(

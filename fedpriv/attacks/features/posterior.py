@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
@@ -77,7 +77,7 @@ class UnmixedInversion(RecoverThenInvert):
     name = "unmix"
     most_targets = 96
     summary = "class prototypes recovered from several entangled rounds, then inverted"
-    version = 8
+    version = 9
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
@@ -150,7 +150,13 @@ class Variances:
     level_growth: float = 0.0
     settling: float = 0.0
 
+    @property
+    def row(self) -> Tensor:
+        """Hyperparameters ``(8,)`` in this order."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
 
+
+_NAMES = [spec.name for spec in fields(Variances)]
 _GRID: dict[str, tuple[float, ...]] = {
     "noise": tuple(10 ** (power / 2) for power in (-14, -12, *range(-10, 3))),
     "common_drift": tuple(10 ** (power / 2) for power in (-16, -13, *range(-10, 3))),
@@ -221,7 +227,7 @@ def _infer(uploads: Uploads, shapes: Sequence[Shape], bounds: Sequence[float]) -
     known = _likeliest(problem, bounds)
     weighed = problem.weigh(known)
     for number, choice in enumerate(known):
-        scales, growth = weighed.scales[number], (problem.times**choice.growth)[:, None]
+        scales, growth = weighed.scales[number], (problem.times ** choice[_NAMES.index("growth")])[:, None]
         left = used.features - sum((scale * (growth * item) for scale, item in zip(scales, mixed, strict=True)), 0)
         scaled = [scale * shape.rows for scale, shape in zip(scales, shapes, strict=True)]
         mean = weighed.gains[number] @ left + sum(scaled, 0)
@@ -270,12 +276,12 @@ def activity(features: Tensor) -> Tensor:
     return level / level.mean() if float(level.mean()) > 0 else torch.ones_like(level)
 
 
-def _likeliest(problem: _Problem, bounds: Sequence[float]) -> list[Variances]:
-    """Return for each bound of drift in a round the hyperparameters of the highest marginal likelihood.
+def _likeliest(problem: _Problem, bounds: Sequence[float]) -> Tensor:
+    """Return for each bound of drift in a round the hyperparameters ``(8,)`` of the highest marginal likelihood.
 
     They are sought along one grid after another, until none gains, from every start.
     """
-    climbs = [_Climb(start, bound * (1 + 1e-6)) for bound in bounds for start in _STARTS]
+    climbs = [_Climb(start.row, bound * (1 + 1e-6)) for bound in bounds for start in _STARTS]
     for _ in range(_SWEEPS):
         going = [climb for climb in climbs if climb.gained >= 1e-3]
         if not going:
@@ -283,7 +289,7 @@ def _likeliest(problem: _Problem, bounds: Sequence[float]) -> list[Variances]:
         before = [climb.highest for climb in going]
         for name, values in _GRID.items():
             tried = [climb.choices(name, values) for climb in going]
-            likelihoods = problem.weigh([choice for choices in tried for choice in choices]).likelihoods
+            likelihoods = problem.weigh(torch.cat(tried)).likelihoods
             for climb, choices, part in zip(going, tried, likelihoods.split([*map(len, tried)]), strict=True):
                 position = int(part.argmax())
                 if float(part[position]) > climb.highest:
@@ -291,22 +297,24 @@ def _likeliest(problem: _Problem, bounds: Sequence[float]) -> list[Variances]:
         for climb, highest in zip(going, before, strict=True):
             climb.gained = climb.highest - highest
     of_bounds = [climbs[at : at + len(_STARTS)] for at in range(0, len(climbs), len(_STARTS))]
-    return [max(of_bound, key=lambda climb: climb.highest).best for of_bound in of_bounds]
+    return torch.stack([max(of_bound, key=lambda climb: climb.highest).best for of_bound in of_bounds])
 
 
 @dataclass
 class _Climb:
     """The way up from one start, where no drift is above ``most``."""
 
-    best: Variances
+    best: Tensor  # (8,)
     most: float
     highest: float = -math.inf
     gained: float = math.inf  # along all grids the last time
 
-    def choices(self, name: str, values: Sequence[float]) -> list[Variances]:
-        """Return the best so far with each value of one hyperparameter that is allowed."""
+    def choices(self, name: str, values: Sequence[float]) -> Tensor:
+        """Return the best so far with each value of one hyperparameter that is allowed ``(n, 8)``."""
         allowed = [value for value in values if not name.endswith("drift") or value <= self.most]
-        return [replace(self.best, **{name: value}) for value in allowed]
+        rows = self.best.repeat(len(allowed), 1)
+        rows[:, _NAMES.index(name)] = torch.tensor(allowed, dtype=rows.dtype)
+        return rows
 
 
 class _Weighed(NamedTuple):
@@ -329,15 +337,19 @@ class _Problem:
         counted = self.rounds.clamp_min(1)
         self.times = counted / counted[-1]
 
-    def weigh(self, choices: Sequence[Variances]) -> _Weighed:
-        """Return likelihood and posterior of every choice."""
-        names = [spec.name for spec in fields(Variances)]
-        table = torch.tensor([[getattr(choice, name) for name in names] for choice in choices], dtype=torch.float64)
-        covariance, cross, prior, growth = self._covariances(dict(zip(names, table.T, strict=True)))
+    def weigh(self, choices: Tensor) -> _Weighed:
+        """Return likelihood and posterior of every choice ``(N, 8)``."""
+        covariance, cross, prior, growth = self._covariances(dict(zip(_NAMES, choices.T, strict=True)))
         factor = torch.linalg.cholesky(covariance)
         inverse = torch.cholesky_inverse(factor)
-        times = torch.cat([torch.ones_like(growth)[:, None], growth[:, None].expand(-1, len(self.products) - 1, -1)], 1)
-        moments = torch.einsum("nab,ijab,nia,njb->nij", inverse, self.products, times, times)
+        # Shapes grow over the rounds, uploads are as they are.
+        grown = inverse * growth[:, None]
+        levels = torch.stack([inverse, grown, grown * growth[:, :, None]]).flatten(2)
+        upload, cross_terms, shapes = levels @ self.products.flatten(2).flatten(0, 1).T
+        moments = shapes.unflatten(1, self.products.shape[:2])
+        moments[:, 0] = cross_terms.unflatten(1, self.products.shape[:2])[:, 0]
+        moments[:, 0, 0] = upload[:, 0]
+        moments[:, 1:, 0] = moments[:, 0, 1:]
         scales, fit = _least_squares(moments)
         n_uploads = len(self.weights)
         sizes = (fit / (n_uploads * self.width)).clamp_min(_SMALLEST)

@@ -22,19 +22,22 @@ defense adds s^2 tr P / k to the diagonal. That uploads disclose their counts so
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import Trained
+from fedpriv.attacks.contract import KEPT_NUMBERS, Same, Trained
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
 from fedpriv.uploads.payload import Payload
+
+T = TypeVar("T")
 
 RIDGE, LIKELY, FEWEST, TINY = 0.01, 10, 20, 1e-30
 """r, chosen on two federations among 1, 0.1, 0.01 and 0.001, of which the last three did alike; assumed images of a
@@ -123,11 +126,20 @@ class MeanRound:
     labels: Tensor  # (m,) their classes
     noise: float = 0.0  # variance of an entry that a defense added to the upload
     entries: Tensor | None = None  # (k, d) bool, which entries of rows were sent; None for all
+    kept: tuple[Trained, Same] | None = None  # a memo, and the rows that ``own`` are made of and nothing else
 
     @cached_property
     def covariance(self) -> ClassCovariance:
         """Means and covariance of the attacker's own images."""
-        return class_covariance(self.own, self.labels, self.noise)
+        return self._kept("scatter", partial(class_covariance, self.own, self.labels, self.noise))
+
+    @cached_property
+    def left_out(self) -> tuple[float, float]:
+        """See :func:`_left_out`."""
+        return self._kept("left out", partial(_left_out, self))
+
+    def _kept(self, name: str, compute: Callable[[], T]) -> T:
+        return compute() if self.kept is None else self.kept[0].get((name, self.kept[1], self.noise), compute)
 
     @cached_property
     def own_deviations(self) -> Tensor:
@@ -152,7 +164,7 @@ class MeanRound:
         results = []
         for index in range(len(self.rows) if self.weights is None else 1):
             kept, which = self.entries[index].double(), slice(index, index + 1) if self.weights is None else slice(None)
-            part = replace(self, rows=self.rows[which] * kept, classes=self.classes[which], entries=None)
+            part = replace(self, rows=self.rows[which] * kept, classes=self.classes[which], entries=None, kept=None)
             results.append(replace(part, features=self.features * kept, own=self.own * kept))
         return results
 
@@ -181,15 +193,18 @@ def read_mean_round(
     sent = MEANS.first(seen.upload)
     assert sent is not None
     rows, classes, weights = rows_by_class(sent)
-    shown = (images, values) if len(images) else (values,)
-    features = torch.cat([represent(knowledge, seen.client, some, kept) for some in shown]).double()
+    shown, memo = (images, values) if len(images) else (values,), None
+    parts = [represent(knowledge, seen.client, some, kept) for some in shown]
+    features = torch.cat(parts).double()
     kinds = [features]
     if sent.kind in CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in knowledge.heads[seen.client])
         logits = features @ weight.T + bias
         kinds = [logits.softmax(1), logits]  # whichever is nearer to the upload
+    elif kept is not None and parts[-1].numel() <= KEPT_NUMBERS:
+        memo = kept, Same(parts[-1])
     n = len(images)
-    tried = [MeanRound(rows, classes, weights, item[:n], item[n:], labels.cpu()) for item in kinds]
+    tried = [MeanRound(rows, classes, weights, item[:n], item[n:], labels.cpu(), kept=memo) for item in kinds]
 
     def distance(item: MeanRound) -> float:
         return sum(float(item.deviation(index).square().sum()) for index in range(len(item.rows)))
@@ -279,7 +294,7 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
     """Estimate the images of each class behind one client's uploads: of means by the newest, of mixtures by all."""
     if rounds[-1].weights is not None:
         seen = MultiRound.of(rounds)
-        length, freedom = _left_out(seen.rounds[-1])
+        length, freedom = seen.rounds[-1].left_out
         beyond = length / seen.lengths[-1]  # of images that the covariance was not computed of
         noise = seen.noise / beyond.clamp_min(TINY)
         classes = (seen.weights != 0).any(0).nonzero().squeeze(1)
@@ -291,7 +306,7 @@ def estimate_member_counts(rounds: Sequence[MeanRound]) -> MemberCounts:
         return MemberCounts(dict(zip(classes.tolist(), numbers.tolist(), strict=True)), drift)
     results, weight = {}, torch.ones(1, 1, dtype=torch.float64)
     for part in rounds[-1].parts():
-        length, freedom = _left_out(part)
+        length, freedom = part.left_out
         noise = torch.tensor([part.noise * part.covariance.trace / length], dtype=torch.float64)
         for index, label in enumerate(part.classes.tolist()):
             gram = part.whitened_deviation(index).square().sum().view(1, 1) / length
