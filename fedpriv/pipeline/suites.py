@@ -134,7 +134,7 @@ def work_off(grounds: Sequence[AttackContext], folder: Path, workers: int | str)
     try:
         if number > 1:
             expected = _LONG * sum(part.rank < 2 for part in parts)
-            pool = Pool(number, patience_for(workers, expected), listener=listener)
+            pool = Pool(number, patience_for(workers, expected), joins=True, listener=listener)
             with pool, listener.progress("attacks") as report:
                 for done, _ in enumerate(pool.map(perform, sorted(parts, key=lambda part: part.rank)), start=1):
                     report(done, len(parts), "")

@@ -85,7 +85,7 @@ def opened(federation: Federation, workers: int | str = 1, listener: Listener = 
         _PREPARED[_key(federation.config, str(device))] = federation
         try:
             jobs = clients * federation.config.rounds
-            with Pool(number, patience_for(workers), jobs=jobs, listener=listener) as pool:
+            with Pool(number, patience_for(workers), jobs=jobs, joins=True, listener=listener) as pool:
                 yield lambda current, jobs: pool.map(
                     _run_client, ((current.config, str(device), job) for job in jobs), AHEAD * number
                 )

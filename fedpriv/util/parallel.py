@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -106,14 +107,23 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, patience: float = 0.0, *, jobs: int = 0, listener: Listener = SILENT, hear: Hear = None
+        self,
+        workers: int,
+        patience: float = 0.0,
+        *,
+        jobs: int = 0,
+        joins: bool = False,
+        listener: Listener = SILENT,
+        hear: Hear = None,
     ) -> None:
         """Make a pool; its processes start when they are first needed, and end with the ``with`` block.
 
         That is after so many seconds of ``patience``, or once two of so many ``jobs`` that are alike have shown that all
-        take longer; the first is slower than the others.
+        take longer; the first is slower than the others. This process is one of them where it ``joins`` in, and otherwise
+        waits, so that a job that is killed leaves it alive.
         """
         self._workers = 1 if "__main__" in allowed() else workers
+        self._joins = joins
         self._ripe, self._patience, self._jobs = time.monotonic() + patience, patience, jobs
         self._seconds: list[float] = []
         self._listener, self._hear = listener, hear or (lambda *news: None)
@@ -148,17 +158,45 @@ class Pool:
                 break
             else:
                 return
-        waiting: deque[Any] = deque()
         try:
-            while True:
-                for job in itertools.islice(left, ahead - len(waiting)):
-                    waiting.append(self._started().submit(_run, function, job))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
+            yield from self._jointly(function, left, here, ahead)
         except BrokenProcessPool as error:
             how = "SIGKILL, perhaps for want of memory" if "SIGKILL" in str(error) else "its process ended"
             raise WorkerKilled(f"a worker was killed: {how}") from error
+
+    def _jointly(self, function: Callable[[J, Relay], R], left: Iterator[J], here: Relay, ahead: int) -> Iterator[R]:
+        """Hand every job to whoever is free: the other processes, and this one if it joins in."""
+        ready, waiting, lock, busy = deque[J](), deque[Future[R]](), threading.RLock(), 0
+        most = 2 * self._workers if self._joins else ahead  # this process takes what others have not begun
+
+        def hand_on(ended: Future[R] | None = None) -> None:
+            nonlocal busy
+            with lock:
+                busy -= ended is not None
+                if ended is not None and (ended.cancelled() or ended.exception()):
+                    return  # the pool may be at its end
+                while ready and busy < (self._workers - 1 if self._joins else ahead):
+                    busy += 1
+                    waiting.append(self._started().submit(_run, function, ready.popleft()))
+                    waiting[-1].add_done_callback(hand_on)
+
+        while True:
+            with lock:
+                ready.extend(itertools.islice(left, max(0, min(ahead - len(waiting), most) - len(ready))))
+                hand_on()
+                own = None
+                if self._joins and ready and not (waiting and waiting[0].done()):
+                    job, own = ready.popleft(), Future[R]()
+                    waiting.append(own)
+            if own is not None:
+                try:
+                    own.set_result(function(job, here))
+                except Exception as error:  # raised in its turn
+                    own.set_exception(error)
+            elif not waiting:
+                return
+            else:
+                yield waiting.popleft().result()
 
     def _started(self) -> Any:
         if self._pool is None:
@@ -167,7 +205,7 @@ class Pool:
             context = loky.backend.get_context("loky")
             self._news = context.SimpleQueue()
             self._pool = loky.ProcessPoolExecutor(
-                self._workers,
+                self._workers - self._joins,
                 context=context,
                 initializer=_begin,
                 initargs=(self._news, os.getpid()),
