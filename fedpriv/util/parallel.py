@@ -216,8 +216,10 @@ class Pool:
 
     def _listen(self) -> None:
         try:
-            while not self._news.empty() or not self._over.wait(0.05):
-                if not self._news.empty():
+            over = False
+            while not over:
+                over = self._over.wait(0.05)  # before the last look: nothing is said afterwards
+                while not self._news.empty():
                     spoken, news = self._news.get()
                     (self._listener.say if spoken else self._hear)(*news)
         except Exception as error:  # raised where the pool ends
