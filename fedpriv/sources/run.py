@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_ti
 from fedpriv.federation.states import State, put
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
-from fedpriv.models.split import SplitModel
+from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.sources.source import Source, batch_norms
 from fedpriv.sources.truth import ENOUGH_DECOYS, MOST_VALUES, Holdings, Pool
 from fedpriv.uploads.kinds import ANSWERS, BESIDE_A_HEAD, HEADS, LAYERS, NETWORKS, TRAINED, WHOLE, payload_kind
@@ -41,6 +42,12 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
     """Look up a run's method and defenses, load data, choose models and check the plan."""
     method, defenses = METHODS.load(config.method), build_defenses(config.defenses)
     return prepared.prepare(config, method, device, download=download, defenses=defenses)
+
+
+@lru_cache(maxsize=16)
+def _template(blueprint: Blueprint) -> SplitModel:
+    """Return a model to copy: that is faster than to draw weights that others replace."""
+    return build_model(blueprint, 0)
 
 
 class RunSource(Source):
@@ -157,7 +164,7 @@ class RunSource(Source):
         return build_model(shared, 0).to(self.device).eval()
 
     def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
-        model = build_model(self.federation.clients[client].blueprint, 0)
+        model = deepcopy(_template(self.federation.clients[client].blueprint))
         fresh = {name: value.clone() for name, value in model.named_buffers()}
         put(model, self._state(round_, client), "model")
         if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
@@ -286,7 +293,7 @@ class RunSource(Source):
         return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
-        model = build_model(self.federation.clients[target.client].blueprint, 0)
+        model = deepcopy(_template(self.federation.clients[target.client].blueprint))
         put(model, self._state(target.round, target.client), "model")
         return represent(model, images).mean(0)
 
