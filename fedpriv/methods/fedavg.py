@@ -1,4 +1,4 @@
-"""FedAvg and near it: a part of the clients' weights is averaged, weighted by numbers of training samples.
+"""FedAvg: average whole models, or in methods near it a part of them, weighted by numbers of training samples.
 
 - ``fedavg``, whole models: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep
   Networks from Decentralized Data, AISTATS 2017, algorithm 1.
@@ -67,7 +67,6 @@ def averaging(kind: Kind, **changes: Any) -> Method:
 METHOD = averaging(
     Model,
     name="fedavg",
-    about="FedAvg: average whole models, weighted by the number of training samples.",
     source="McMahan et al., AISTATS 2017",
     homogeneous=True,
 )

@@ -286,6 +286,7 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
 HOMOGENEOUS = replace(
     fedavg.METHOD,
     name="fedhenn-homogeneous",
+    about="FedHeNN with one architecture: the clients' models are averaged as well.",
     source="Makhija et al., ICML 2022",
     options=HomogeneousOptions,
     broadcasts=("model", "public-images", "coefficient"),
@@ -330,6 +331,7 @@ def average_kernels(setup: ServerSetup, state: State, uploads: Uploads, rng: tor
 KERNEL = replace(
     METHOD,
     name="fedhenn-kernel",
+    about="FedHeNN whose clients upload kernels in the place of models: a variant of ours.",
     source="variant of Makhija et al., ICML 2022",
     uploads=("kernel",),
     start=start_kernels,

@@ -136,7 +136,6 @@ def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 LOCAL = Method(
     name="local",
-    about="Local training without any exchange: the baseline that federation must beat.",
     source="no federation",
     options=NoOptions,
     uploads=(),
