@@ -8,6 +8,8 @@ from compare import expect_close
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.attacks.contract import Trained
+from fedpriv.attacks.features.base import _Uncertain
 from fedpriv.attacks.features.posterior import (
     UnmixedInversion,
     Uploads,
@@ -60,6 +62,16 @@ def headed(uploads, rows):
 def gains(uploads, known):
     """The weights with which uploads enter the posterior means."""
     return _Problem(uploads, (), torch.ones_like(uploads.features[0])).weigh(known.row[None]).gains[0]
+
+
+def test_what_is_expected_of_a_vector_with_an_error_is_the_normal_posterior():
+    rows = torch.randn(300, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([2.0, 1.0, 0.1])
+    vectors, length = rows[:4] + 1, torch.full((4, 1), 0.9)
+    there = _Uncertain.of(lambda images: images, rows, torch.device("cpu"), Trained())
+    covariance = torch.cov(rows.T, correction=0)
+    gain = torch.linalg.solve(covariance + 0.9**2 / 3 * torch.eye(3), covariance)
+    expect_close(there.expected(vectors, length), rows.mean(0) + (vectors - rows.mean(0)) @ gain, atol=1e-5)
+    expect_close(there.expected(vectors, 0 * length), vectors, atol=1e-5)
 
 
 def test_two_rounds_of_one_class_by_hand():
