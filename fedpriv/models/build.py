@@ -53,7 +53,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         if blueprint.bottleneck:
             with global_seed(derive_seed(seed, "bottleneck", blueprint.width, blueprint.bottleneck)):
                 bottleneck = VariationalBottleneck(blueprint.width, blueprint.bottleneck)
-        return SplitModel(extractor, mapping, head, bottleneck=bottleneck)
+        return SplitModel(extractor, mapping, head, bottleneck)
 
 
 class _NoDraws(TorchFunctionMode):

@@ -163,7 +163,7 @@ class VariationalBottleneck(nn.Module):
 
 
 class SplitModel(nn.Module):
-    """``logits = head(bottleneck(mapping(extractor((x - mean) / std))))``.
+    """``logits = head(bottleneck(mapping(extractor((x - 0.5) / 0.5))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
@@ -172,16 +172,11 @@ class SplitModel(nn.Module):
         bottleneck: as of :class:`Blueprint`.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         extractor: nn.Module,
         mapping: nn.Module,
         head: nn.Linear,
-        mean: float = 0.5,
-        std: float = 0.5,
         bottleneck: VariationalBottleneck | None = None,
     ) -> None:
         super().__init__()
@@ -189,12 +184,10 @@ class SplitModel(nn.Module):
         self.mapping = mapping
         self.bottleneck = bottleneck  # before the head: parameters are listed in the order in which they are passed
         self.head = head
-        self.register_buffer("mean", torch.tensor(mean), persistent=False)
-        self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
-        vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
+        vectors: Tensor = self.mapping(self.extractor((images - 0.5) / 0.5))
         return vectors if self.bottleneck is None else self.bottleneck(vectors)
 
     def forward(self, images: Tensor) -> Tensor:
