@@ -27,8 +27,7 @@ MODELS = Registry(
         for file, names in (
             ("zoo", ("cnn4", *_CNNS, *_FEDHENN_CNNS)),
             ("stock", _STOCK),
-            ("zoo", ("lenet-sigmoid",)),
-            ("zoo", (*_SMALL, "plane-mlp")),
+            ("zoo", ("lenet-sigmoid", *_SMALL, "plane-mlp")),
         )
         for name in names
     },
