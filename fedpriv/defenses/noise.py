@@ -11,17 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from fedpriv.defenses import accounting, signals
-from fedpriv.defenses.accounting import ACCOUNTANT, ImpliedEpsilon, implied_epsilon
-from fedpriv.defenses.signals import (
-    LIKENESS,
-    MOST_LIKELY,
-    NETWORK_NAMES,
-    SignalDefense,
-    in_clear,
-    norm,
-    signal,
-    transform,
-)
+from fedpriv.defenses.signals import SignalDefense, in_clear, norm, signal, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.models.build import build_model
@@ -55,8 +45,8 @@ class Noise(SignalDefense):
     guarantee: ClassVar[str] = "none (heuristic)"
     answers = (
         *signals.AVERAGED,
-        Answer(signals.SEARCHES, NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
-        replace(MOST_LIKELY, where={"unit": "absolute"}),
+        Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
+        replace(signals.MOST_LIKELY, where={"unit": "absolute"}),
         *signals.UNCHANGED,
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
@@ -82,8 +72,8 @@ def laplace(shape: torch.Size, rng: torch.Generator) -> Tensor:
 
 def clipped_and_noisy(message: Message, context: UploadContext, bound: float, deviation: float) -> Message:
     """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry."""
-    signals = [signal(payload, context.broadcast) for payload in message]
-    length = norm({f"{index}.{name}": value for index, values in enumerate(signals) for name, value in values.items()})
+    parts = [signal(payload, context.broadcast) for payload in message]
+    length = norm({f"{index}.{name}": value for index, values in enumerate(parts) for name, value in values.items()})
     share = min(1.0, bound / max(length, 1e-12))
 
     def change(_: str, value: Tensor) -> Tensor:
@@ -118,7 +108,7 @@ class DPNoise(SignalDefense):
     name: ClassVar[str] = "dp-noise"
     source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
     guarantee: ClassVar[str] = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
-    answers = (*signals.AVERAGED, MOST_LIKELY, *signals.UNCHANGED)
+    answers = (*signals.AVERAGED, signals.MOST_LIKELY, *signals.UNCHANGED)
     fits = ROWS | UPDATES
 
     def __post_init__(self) -> None:
@@ -150,7 +140,7 @@ class DPNoise(SignalDefense):
             "given": "",
             "sensitivity": "2 S of the whole upload",
             "releases": plan.rounds,
-            "accountant": ACCOUNTANT,
+            "accountant": accounting.ACCOUNTANT,
             "not_protected": in_clear(plan),
         }
 
@@ -182,15 +172,15 @@ class LocalDp(SignalDefense):
         "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
         "imply, which need not be the one claimed"
     )
-    answers = (MOST_LIKELY, LIKENESS)
+    answers = (signals.MOST_LIKELY, signals.LIKENESS)
     fits = UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         return clipped_and_noisy(message, context, self.clipping_norm, self.implied(1).deviation)
 
-    def implied(self, releases: int) -> ImpliedEpsilon:
+    def implied(self, releases: int) -> accounting.ImpliedEpsilon:
         """Return the epsilon claimed beside those that follow, for a client that sends in so many rounds."""
-        return implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
+        return accounting.implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         implied = self.implied(plan.rounds)
@@ -245,8 +235,8 @@ class SvtPrivacy(SignalDefense):
     source: ClassVar[str] = "SVTPrivacy of NVFlare 2.9; Li et al., MLMI 2019; Lyu et al., VLDB 2017 (budgets)"
     guarantee: ClassVar[str] = "epsilon-DP of a client's update, by replacement of all its images, with a large epsilon"
     answers = (
-        Answer(signals.SEARCHES, NETWORK_NAMES, {"match": "sent"}, note="leaves out what was not sent"),
-        LIKENESS,
+        Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "sent"}, note="leaves out what was not sent"),
+        signals.LIKENESS,
     )
     fits = STATES
 

@@ -75,15 +75,6 @@ def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str,
             )
 
 
-def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
-    """Refuse a place behind a defense that falsifies the label encodings that this one goes by."""
-    if plan.false_labels:
-        raise UserError(
-            f"defense {defense!r} behind {plan.false_labels!r}: needs the weight of every class, which the label encoding "
-            f"does not say any more; give {defense} first"
-        )
-
-
 def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
     """Return the tensors that were computed from images, by name; empty for counts.
 
@@ -103,7 +94,7 @@ def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
 def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
     """Return the payload with its signal changed; the payload handed in is left alone."""
     values = {name: change(name, value) for name, value in signal(payload, broadcast).items()}
-    before = _reference(payload, broadcast) if values else {}
+    before = _reference(payload, broadcast)
     values = {name: before[name] + value if before else value for name, value in values.items()}
     new: dict[str, Any] = {}
     for spec in fields(payload):
@@ -116,12 +107,8 @@ def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
 
 
 def transform(message: Message, broadcast: Message, change: Change) -> Message:
-    """Return a message with the signal of every payload changed; the names handed over are ``kind.name``."""
-
-    def of(payload: Payload) -> Payload:
-        return changed(payload, broadcast, lambda name, value: change(f"{payload.kind}.{name}", value))
-
-    return tuple(of(payload) for payload in message)
+    """Return a message with the signal of every payload changed."""
+    return tuple(changed(payload, broadcast, change) for payload in message)
 
 
 def is_signal(entry: Entry) -> bool:

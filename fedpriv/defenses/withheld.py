@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge
 
-from fedpriv.defenses.signals import LAYER_NAMES, NETWORK_NAMES, UNTOUCHED, SignalDefense, refuse_false_labels
+from fedpriv.defenses.signals import LAYER_NAMES, NETWORK_NAMES, UNTOUCHED, SignalDefense
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.uploads.kinds import BY_CLASS, MIXTURES, payload_kind
@@ -40,7 +40,11 @@ class CountFloor(SignalDefense):
 
     def check(self, plan: ProtectionPlan) -> None:
         super().check(plan)
-        refuse_false_labels(self.name, plan)
+        if plan.false_labels:
+            raise UserError(
+                f"defense {self.name!r} behind {plan.false_labels!r}: needs the weight of every class, which the label "
+                f"encoding does not say any more; give {self.name} first"
+            )
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         kept: list[Payload] = []
