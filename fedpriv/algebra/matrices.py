@@ -29,8 +29,7 @@ def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
     """Return a copy of the m blocks ``(m, d / m, d / m)`` on the diagonal of ``(d, d)``, first block first; m divides d."""
     check_divides(n_blocks, len(matrix))
     side = len(matrix) // n_blocks
-    index = torch.arange(n_blocks, device=matrix.device)
-    return matrix.reshape(n_blocks, side, n_blocks, side)[index, :, index].contiguous()
+    return matrix.reshape(n_blocks, side, n_blocks, side).diagonal(dim1=0, dim2=2).movedim(-1, 0).contiguous()
 
 
 def dense(blocks: Tensor) -> Tensor:

@@ -123,7 +123,8 @@ class DPSGD(Defense):
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         z = self.multiplier(plan)
-        spent = worst(z, plan, self.delta)
+        each = (epsilon(z, steps, self.delta, rate) for steps, rate in releases(plan))
+        spent = max(each, default=0.0) if z else None  # of the worst client; without noise nothing is guaranteed
         uncovered = [kind for kind in plan.uploads if kind not in COVERED | PUBLIC]
         layers = {item.name: extractor_batch_norms(replace(item, group_norm=False)) for item in plan.trained}
         return {
@@ -157,13 +158,6 @@ def releases(plan: ProtectionPlan) -> set[tuple[int, float]]:
     """
     pairs = zip(plan.steps, plan.train_sizes, strict=True)
     return {(steps * plan.rounds, min(1.0, plan.batch_size / size)) for steps, size in pairs if steps}
-
-
-def worst(noise_multiplier: float, plan: ProtectionPlan, delta: float) -> float | None:
-    """Return the largest epsilon of any client; None, for no guarantee, without noise; 0 where nobody trains."""
-    if not noise_multiplier:
-        return None
-    return max((epsilon(noise_multiplier, steps, delta, rate) for steps, rate in releases(plan)), default=0.0)
 
 
 def private_step(step: Step, clip: float, spread: float) -> Step:

@@ -225,8 +225,7 @@ class PercentilePrivacy(SignalDefense):
         values = [value for payload in message for value in signal(payload, context.broadcast).values()]
         flat = [value.abs().flatten() / self.steps for value in values if value.numel()]
         cutoff = float(np.percentile(torch.cat(flat).cpu().numpy(), self.percentile)) if flat else 0.0
-        change = lambda _, value: truncated(value, cutoff, self.gamma, self.steps)  # noqa: E731
-        return transform(message, context.broadcast, change)
+        return transform(message, context.broadcast, lambda _, value: truncated(value, cutoff, self.gamma, self.steps))
 
 
 def truncated(value: Tensor, cutoff: float, gamma: float, steps: int = 1) -> Tensor:

@@ -217,8 +217,7 @@ class Mixup(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         refuse_private_gradients(self.name, plan)
         if plan.batch_size < 2:
-            least = "batch_size=2"
-            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs {least} or more")
+            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs batch_size=2 or more")
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         return replace(plan, mixing=(*plan.mixing, self.name))
