@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -37,7 +38,7 @@ from fedpriv.attacks.observation import (
     Statistics,
     TargetId,
 )
-from fedpriv.attacks.search.candidates import Row, Solved, Tick, in_chunks, rows_of, solve_rows
+from fedpriv.attacks.search.candidates import Row, in_chunks, rows_of
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 from fedpriv.util.errors import UserError, shown
 
@@ -133,22 +134,11 @@ class GradientMatching(Attack):
         """False where labels are found together with the images; else they are looked up or inferred."""
         return True
 
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved:
-        """Solve a chunk of rows, each with the whole budget."""
-        raise NotImplementedError
-
+    @abstractmethod
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
     ) -> Reconstruction:
-        """Search for the images of all targets in ``restarts`` rows each; ``bytes_per_row`` estimates the memory of one."""
-
-        def some(rows: Sequence[Row], tick: Tick) -> Solved:
-            return self.solve(problem, updates, matcher, rows, tick)
-
-        iterations = getattr(self, str(self.budget))
-        return solve_rows(problem, some, restarts=self.restarts, iterations=iterations, bytes_per_row=bytes_per_row)
+        """Search for the images of all targets; ``bytes_per_row`` estimates the memory of one row."""
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row beside what matching takes."""
