@@ -126,8 +126,7 @@ class LinearLayer(Attack):
         knowledge, image_shape = problem.knowledge, problem.knowledge.image_shape
         known = [batch_facts(self.name, knowledge, target.client) for target in problem.targets]
         model, seen = known[0][0], [observation_of(problem.observations, target) for target in problem.targets]
-        shapes = {name: value.shape for name, value in model.named_parameters()}
-        updates = [read_update(item, shapes, problem.device) for item in seen]
+        updates = [read_update(item, model, problem.device) for item in seen]
         layer = first_linear(model, image_shape, updates[0].before.keys())
         views = LayerViews(model, problem.device)
         return model, [facts for _, facts in known], updates, layer, [views.of(layer, item.before) for item in updates]
@@ -192,10 +191,9 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
     if given is not None:
         return given.cpu()
     count, head = facts.images, knowledge.heads.get(target.client)
-    whole = update.before.keys() == {name for name, _ in model.named_parameters()}
-    if head is None and not whole:
+    if head is None and not update.whole:
         return torch.full((count,), -1)
-    fixed = {} if head is None or whole else private_head(head, update.before)
+    fixed = {} if head is None or update.whole else private_head(head, update.before)
     step = LocalStep(update.before, update.gradient(facts.learning_rate), fixed)
     return infer_labels(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
 
