@@ -148,48 +148,41 @@ class PropertyInference(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
-        inquiry, n_classes, hidden = self.ask(problem), problem.knowledge.n_classes, self.encodings == "hidden"
-        shares, learned, source = self._compute(problem, inquiry)
+        inquiry = self.ask(problem)
+        computed, source = self._compute(problem, inquiry)
         scores = {}
-        for client, seen in problem.uploads.items():
-            certain = self.read_off(inquiry.disclosed[client], n_classes)
-            if client in inquiry.compared:
-                values = inquiry.compared[client][1]
-            elif certain is not None:
-                values = (2 * certain - 1) * CERTAIN
-            elif shares is not None:
-                values = shares[client][inquiry.classes[client]].log()
-            elif learned is not None:
-                values = learned(describe(seen, n_classes, hidden=hidden)[1])
-                # One class of a client has the majority, so its classes compete with one another.
-                values = values.log_softmax(0) if self.question == "majority" else values
+        for client, classes in inquiry.classes.items():
+            certain = self.read_off(inquiry.disclosed[client], problem.knowledge.n_classes)
+            if certain is None or inquiry.compared:
+                scores[client] = computed.get(client, torch.zeros(len(classes), dtype=torch.float64))
             else:
-                values = torch.zeros(len(inquiry.classes[client]), dtype=torch.float64)
-            scores[client] = values
+                scores[client] = (2 * certain - 1) * CERTAIN
         return Scores(inquiry, scores, source)
 
-    def _compute(
-        self, problem: InferenceProblem, inquiry: Inquiry
-    ) -> tuple[dict[int, Tensor] | None, Learned | None, str]:
-        """Return shares of classes by client, or what was learned, or neither, and their source."""
-        uploads, knowledge = problem.uploads, problem.knowledge
+    def _compute(self, problem: InferenceProblem, inquiry: Inquiry) -> tuple[dict[int, Tensor], str]:
+        """Return the scores that are computed, by client, and their source."""
+        uploads, knowledge, hidden = problem.uploads, problem.knowledge, self.encodings == "hidden"
         if inquiry.compared:
-            return None, None, f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
+            source = f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
+            return {client: values for client, (_, values) in inquiry.compared.items()}, source
         if len(inquiry.certain) == len(uploads):
             newest = (self.read_off(said((seen.upload,)), knowledge.n_classes) for seen in uploads.values())
-            return None, None, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
+            return {}, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
         some = f"{IN_CLEAR[1]} of {len(inquiry.certain)} clients, and " if inquiry.certain else ""
+        shares, source = None, BY_DEVIATION
         if inquiry.means == "gradients":
-            return shares_by_gradients(problem), None, some + BY_GRADIENTS
-        if inquiry.means == "biases":
-            return {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, None, some + BY_BIASES
-        shares = shares_by_counts(problem) if inquiry.means == "deviation" else None
+            shares, source = shares_by_gradients(problem), BY_GRADIENTS
+        elif inquiry.means == "biases":
+            shares, source = {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, BY_BIASES
+        elif inquiry.means == "deviation":
+            shares = shares_by_counts(problem)
         if shares is not None:
-            return shares, None, some + BY_DEVIATION
-        like = next(seen for client, seen in uploads.items() if client not in inquiry.certain)
+            return {k: shares[k][classes].log() for k, classes in inquiry.classes.items()}, some + source
+        others = {client: seen for client, seen in uploads.items() if client not in inquiry.certain}
+        like = next(iter(others.values()))
         self._refuse_unlearnable(problem, like, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
-            return None, None, f"{some}nothing for the others"
+            return {}, f"{some}nothing for the others"
         simulated = shadow_clients(
             like,
             Samples(knowledge.public_images, knowledge.public_labels),
@@ -200,12 +193,16 @@ class PropertyInference(Inference):
         )
         described, wanted = [], []
         for seen, counts in simulated:
-            classes, rows = describe(seen, knowledge.n_classes, hidden=self.encodings == "hidden")
+            classes, rows = describe(seen, knowledge.n_classes, hidden=hidden)
             described.append(rows)
             wanted.append(self.answers(counts, self.question)[classes])
             if problem.progress is not None:
                 problem.progress(len(described), self.shadow_clients)
-        return None, learn(torch.cat(described), torch.cat(wanted)), f"{some}{len(described)} shadow clients"
+        learned = learn(torch.cat(described), torch.cat(wanted))
+        scores = {k: learned(describe(seen, knowledge.n_classes, hidden=hidden)[1]) for k, seen in others.items()}
+        if self.question == "majority":  # one class of a client has it, so its classes compete with one another
+            scores = {client: values.log_softmax(0) for client, values in scores.items()}
+        return scores, f"{some}{len(described)} shadow clients"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
         """Settle the question and how it is answered, before anything is computed."""
@@ -224,14 +221,7 @@ class PropertyInference(Inference):
                 classes[client] = torch.arange(n_classes)
             else:
                 classes[client] = named_classes(seen, n_classes, hidden=self.encodings == "hidden")
-        return Inquiry(
-            classes=classes,
-            question=self.question,
-            disclosed=disclosed,
-            certain=certain,
-            means=means,
-            compared=compared,
-        )
+        return Inquiry(classes, self.question, disclosed=disclosed, certain=certain, means=means, compared=compared)
 
     def _means(self, problem: InferenceProblem) -> Means:
         """Return the means of answers that are neither disclosed nor compared."""
