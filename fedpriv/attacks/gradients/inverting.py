@@ -269,7 +269,7 @@ def absolute_variation(images: Tensor) -> Tensor:
     return across + down
 
 
-_TRIAL, _LEAST = 0.2, 12  # share of the iterations that choose the row that goes on; iterations that show anything
+_LEAST = 12  # iterations that show anything
 _START, _NEAR = 0.2, 0.1  # noise of the start: in pixels, of a unit of the learning rate; in a frame, of deviations
 _FLAT = 0.02  # mean difference of neighbouring pixels below which an image is hardly smoother for differing less
 _CONVERGED = 1e-3  # distance below which a row has converged
@@ -368,7 +368,7 @@ class InvertingGradients(GradientMatching):
                 parts.append((places, walk(own_rows, tell, iterations, own_configs, start[places].to(problem.device))))
             return joined(parts)
 
-        rungs = ladder(self.restarts * len(configs[0]), self.iterations, _TRIAL, _LEAST)
+        rungs = ladder(self.restarts * len(configs[0]), self.iterations, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
 
     def _starts(

@@ -195,11 +195,8 @@ _LONG, _SMALL, _OF_PIXELS = 300, 32 * 32, 2 / 3
 """Steps of a search over pixels from which on, and pixels up to which, it takes its full first step; the step size over
 pixels, as a share of that in coordinates of a spectrum."""
 
-_TRIAL, _TRIED = 0.2, 60
-"""Share of the iterations that choose the start that goes on; steps in which something can be seen of where it leads."""
-
-_NOISE = 0.1
-"""Standard deviation of pixels to start from around mid-grey."""
+_TRIED, _NOISE = 60, 0.1
+"""Steps in which something can be seen of where a start leads; standard deviation of its pixels around mid-grey."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +233,7 @@ class PixelInversion(VectorInversion):
 
     def plan(self, image_shape: ImageShape) -> tuple[Schedule, int]:
         """Return Adam with a step size that falls to zero, and the rows of a target of which fewer and fewer go on."""
-        rungs = ladder(self.restarts, self.iterations, _TRIAL, _TRIED)
+        rungs = ladder(self.restarts, self.iterations, _TRIED)
         *ends, steps = accumulate(rung.iterations for rung in rungs)
         rate = self.learning_rate * min(1.0, steps / _LONG)
         if not self.framed(image_shape):

@@ -27,6 +27,7 @@ from fedpriv.util.errors import UserError, shown
 _CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
 _SHARE = 0.5  # share of the free memory, of a graphics card or of the machine, that a chunk may take
 _ROW_BYTES = 200  # memory of a row beside its images
+_TRIAL = 0.2  # share of the iterations that choose the row that goes on
 
 T = TypeVar("T")
 
@@ -242,18 +243,18 @@ Search = Callable[[Sequence[Row], int, Tensor | None, Tick], Solved]
 """(rows, iterations of each, their images so far ``(N, M, c, h, w)`` or None, listener of iterations) -> solved rows."""
 
 
-def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]:
+def ladder(rows: int, budget: int, least: int) -> tuple[Rung, ...]:
     """Return rungs of fewer and fewer rows, which together take ``budget`` iterations of a target, neither more nor fewer.
 
-    Rungs of more than one row take at most a share ``trial``; so few rows begin that each has ``least`` iterations.
+    Rungs of more than one row take at most a fifth; so few rows begin that each has ``least`` iterations.
     """
-    most = max(1, int(trial * budget / max(least, 1)))  # as many as the first rung can give so much
+    most = max(1, int(_TRIAL * budget / max(least, 1)))  # as many as the first rung can give so much
     for begin in range(min(rows, most), 0, -1):
         counts = [begin]
         while counts[-1] > 1:
             counts.append(-(-counts[-1] // 2))
         trials = counts[:-1]
-        each = [int(trial * budget / len(trials) / count) for count in trials]
+        each = [int(_TRIAL * budget / len(trials) / count) for count in trials]
         if not each or min(each) >= least:
             break
     rungs = [Rung(count, iterations) for count, iterations in zip(trials, each, strict=True)]
