@@ -78,9 +78,7 @@ class Entangle(SignalDefense):
             counts = context.class_counts[classes].float()
             weights = counts / counts.sum()
         else:  # of one row a class, weights by sample and weights by class are the same
-            weights = sample_weights(
-                classes if means else labels, self.mechanism, rng, self.distribution, self.normalisation
-            )
+            weights = sample_weights(classes, self.mechanism, rng, self.distribution, self.normalisation)
         if means:
             shares = torch.zeros(context.n_classes).index_copy_(0, classes, weights)
             of_images = (shares * (1 / context.class_counts))[context.labels]

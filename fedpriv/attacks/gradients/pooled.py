@@ -17,7 +17,7 @@ from annotated_types import Ge
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import InvertingGradients
-from fedpriv.attacks.gradients.update import require_facts
+from fedpriv.attacks.gradients.update import equal_weights, require_facts
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
 from fedpriv.uploads.kinds import UPDATES, WHOLE, Kinds
@@ -127,7 +127,4 @@ def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, di
 def _same_upload(first: Observation, second: Observation) -> bool:
     """True if two clients' uploads of a round are one and the same."""
     pairs = zip(first.upload, second.upload, strict=True)
-    tensors = ((current.tensors(), theirs.tensors()) for current, theirs in pairs)
-    return first.round == second.round and all(
-        torch.equal(value, theirs[name]) for current, theirs in tensors for name, value in current.items()
-    )
+    return first.round == second.round and all(equal_weights(one.tensors(), other.tensors()) for one, other in pairs)

@@ -59,12 +59,12 @@ class Tangent:
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
         """Return the projection of ``gradient``; leading axes of a stack are kept."""
-        return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
-
-    def _project(self, name: str, value: Tensor) -> Tensor:
-        left, right = self.left[name], self.right[name]
-        beside = value - left @ (left.mT @ value)
-        return value - (beside - (beside @ right.mT) @ right)
+        projected = dict(gradient)
+        for name in projected.keys() & self.left.keys():
+            left, right, value = self.left[name], self.right[name], gradient[name]
+            beside = value - left @ (left.mT @ value)
+            projected[name] = value - (beside - (beside @ right.mT) @ right)
+        return projected
 
 
 @dataclass(frozen=True)
