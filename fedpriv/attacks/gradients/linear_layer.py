@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.gradients import separation
 from fedpriv.attacks.gradients.layers import (
     LayerInputs,
     LayerViews,
@@ -23,14 +24,6 @@ from fedpriv.attacks.gradients.layers import (
     first_linear,
     label_slopes,
     logits_behind,
-)
-from fedpriv.attacks.gradients.separation import (
-    EXPLAINED,
-    MOST_BY_LABELS,
-    LabelSlopes,
-    LinearGradient,
-    lone_inputs,
-    separate,
 )
 from fedpriv.attacks.gradients.update import LocalStep, Update, batch_facts, infer_labels, private_head, read_update
 from fedpriv.attacks.inputs.outputs import relative_feature_distance
@@ -79,10 +72,10 @@ class LinearLayer(Attack):
             current = _labels(model, knowledge, own_facts, target, update)
             by_label = _by_label(model, layer, update, current, own_facts, knowledge, target.client)
             draw = generator(problem.seed, target.round, target.client, "linear-layer")
-            gradient = LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
+            gradient = separation.LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
             own_inputs, attested = _solve(gradient, len(current), draw, by_label)
             left_over.append(gradient.unexplained(own_inputs))
-            sound.append(attested and left_over[-1] < EXPLAINED)
+            sound.append(attested and left_over[-1] < separation.EXPLAINED)
             # A batch of fewer images shows them again, and again.
             inputs.append(own_inputs[torch.arange(len(current)) % len(own_inputs)].float())
             own_labels.append(current)
@@ -112,7 +105,7 @@ class LinearLayer(Attack):
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the share of the layer's gradient that is no combination of what images put into the layer."""
         _, _, updates, layer, views = self._read(problem)
-        gradients = [LinearGradient(update.gradient(1.0), update.project, layer) for update in updates]
+        gradients = [separation.LinearGradient(update.gradient(1.0), update.project, layer) for update in updates]
 
         def of(images: Tensor) -> Tensor:
             with torch.no_grad():
@@ -154,13 +147,13 @@ class LinearLayer(Attack):
 
 
 def _solve(
-    known: LinearGradient, count: int, draw: torch.Generator, by_label: LabelSlopes | None
+    known: separation.LinearGradient, count: int, draw: torch.Generator, by_label: separation.LabelSlopes | None
 ) -> tuple[Tensor, bool]:
     """Return up to ``count`` inputs ``(n, k)`` of a layer, and whether each shows that it is no mixture."""
-    errors, attested = separate(known.rows, known.bias, count, draw, by_label)
+    errors, attested = separation.separate(known.rows, known.bias, count, draw, by_label)
     inputs = known.inputs(errors)
     if len(inputs) < count:
-        lone = lone_inputs(known.rows, known.bias)
+        lone = separation.lone_inputs(known.rows, known.bias)
         lone = lone if known.onto is None else lone @ known.onto.T
         inputs = _with_others(inputs, lone, count)
     if not len(inputs):  # no output was touched: the update is zero
@@ -179,7 +172,7 @@ def _with_others(chosen: Tensor, candidates: Tensor, count: int) -> Tensor:
             offsets, away = torch.stack(results)[1:] - results[0], candidate - results[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
-            if float(away.norm()) < EXPLAINED * float(candidate.norm()):
+            if float(away.norm()) < separation.EXPLAINED * float(candidate.norm()):
                 continue
         results.append(candidate)
     return torch.stack(results) if results else chosen
@@ -200,10 +193,10 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
 
 def _by_label(
     model: nn.Module, layer: str, update: Update, labels: Tensor, facts: BatchFacts, knowledge: Knowledge, client: int
-) -> LabelSlopes | None:
+) -> separation.LabelSlopes | None:
     """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
     known = knowledge.loss.through == "cross_entropy" and facts.steps == 1
-    if not known or not 2 <= len(labels) <= MOST_BY_LABELS:
+    if not known or not 2 <= len(labels) <= separation.MOST_BY_LABELS:
         return None
     head, before = knowledge.heads.get(client), update.before
     weights = before if head is None else private_head(head, before) | before

@@ -66,23 +66,11 @@ from fedpriv.attacks.inputs.outputs import (
 )
 from fedpriv.attacks.inputs.targets import represent, upload_holds
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
-from fedpriv.uploads.kinds import (
-    ANSWERS,
-    BESIDE_A_HEAD,
-    CLASS_OUTPUTS,
-    HEADS,
-    KERNELS,
-    LAYERS,
-    PUBLIC_OUTPUTS,
-    TRAINED,
-    VECTORS,
-    WHOLE,
-    payload_kind,
-)
+from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Kernel, PublicImages, find_payload
 from fedpriv.util.errors import UserError
 
-COMPARED = VECTORS | CLASS_OUTPUTS
+COMPARED = kinds.VECTORS | kinds.CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
 
 MOST_ROUNDS_OF_MEANS = 15  # by default: a mixture is separated by weights that change often
@@ -118,17 +106,17 @@ class MembershipInference(Inference):
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5
-    targets = COMPARED | ANSWERS | TRAINED
+    targets = COMPARED | kinds.ANSWERS | kinds.TRAINED
     needs = Needs(extractor=("white_box", "query"))
     requirements_by_kind: ClassVar[RequirementsByKind] = (
-        (KERNELS | WHOLE, Needs()),
-        (PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
-        (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
+        (kinds.KERNELS | kinds.WHOLE, Needs()),
+        (kinds.PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
+        (kinds.BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
     def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
         """True of uploads that candidates' representations are compared with."""
-        return kind not in KERNELS | WHOLE | PUBLIC_OUTPUTS
+        return kind not in kinds.KERNELS | kinds.WHOLE | kinds.PUBLIC_OUTPUTS
 
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
@@ -170,13 +158,13 @@ class MembershipInference(Inference):
     def _score_round(self, seen: list[Observation], candidates: Candidates, knowledge: Knowledge, kind: str) -> Tensor:
         """Return scores ``(n,)`` by one round's uploads, the client's first."""
         images, labels = candidates.images, candidates.labels
-        if kind in TRAINED:
+        if kind in kinds.TRAINED:
             nearest = sorted(seen[1:], key=lambda item: (item.client <= candidates.client, item.client))
-            shared = kind in WHOLE and payload_kind(kind).space == "weights"
-            most = FEW_OTHERS if kind in LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
+            shared = kind in kinds.WHOLE and kinds.payload_kind(kind).space == "weights"
+            most = FEW_OTHERS if kind in kinds.LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
             return calibrate_by_class(update_signals([seen[0], *nearest[:most]], images, labels, knowledge), labels)
-        if kind in ANSWERS:
-            signals = kernel_signals if kind in KERNELS else public_signals
+        if kind in kinds.ANSWERS:
+            signals = kernel_signals if kind in kinds.KERNELS else public_signals
             return calibrate_by_spread(signals(seen, images, labels, knowledge), labels)
         every_class = self.classes == "any"
         mine, *others = (nearness_to_upload(o, images, labels, knowledge, every_class=every_class) for o in seen)
@@ -185,16 +173,16 @@ class MembershipInference(Inference):
 
 def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Knowledge) -> bool:
     """True for another client's upload that candidates can be compared with; not for the same one (secure aggregation)."""
-    among = next(kinds for kinds in (TRAINED, ANSWERS, COMPARED) if kind in kinds)
+    among = next(group for group in (kinds.TRAINED, kinds.ANSWERS, COMPARED) if kind in group)
     mine, theirs = among.first(seen.upload), among.first(other.upload)
     if other.client == seen.client or mine is None or theirs is None:
         return False
     first, second = mine.tensors(), theirs.tensors()
     if first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items()):
         return False
-    if kind in ANSWERS | WHOLE:
+    if kind in kinds.ANSWERS | kinds.WHOLE:
         return True
-    private = kind in CLASS_OUTPUTS or (kind in TRAINED and kind not in HEADS)
+    private = kind in kinds.CLASS_OUTPUTS or (kind in kinds.TRAINED and kind not in kinds.HEADS)
     return other.client in (knowledge.heads if private else knowledge.extractors)
 
 
@@ -277,7 +265,7 @@ def nearness_to_upload(
     if sent is None:
         raise UserError(f"{upload_holds(seen)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
     rows, classes, _ = rows_by_class(sent, every_class=every_class)
-    if sent.kind in CLASS_OUTPUTS:
+    if sent.kind in kinds.CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in granted_head(seen.client, knowledge))
         outputs, softmax = read_outputs(rows)
         uploaded = outputs if softmax else outputs.softmax(1)

@@ -14,7 +14,7 @@ Counts and label sets in clear are read off. Otherwise, by what the threat model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, ClassVar, Literal
@@ -33,17 +33,7 @@ from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_hold
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
 from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
 from fedpriv.datasets.types import Samples
-from fedpriv.uploads.kinds import (
-    ANSWERS,
-    CLASS_OUTPUTS,
-    HEADS,
-    KERNELS,
-    MIXTURES,
-    PUBLIC_OUTPUTS,
-    TRAINED,
-    VECTORS,
-    WHOLE,
-)
+from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Classifier, Entangled, Kernel, Prototypes, PublicImages, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
 
@@ -77,8 +67,7 @@ much 1.5 and 7.0 on two); relative change of weights over rounds that counts as 
 class Inquiry(Asked):
     """A question, and how it can be answered."""
 
-    disclosed: Mapping[int, Said]  # client -> what it disclosed
-    certain: frozenset[int]  # clients whose answer is disclosed
+    certain: Mapping[int, Tensor]  # client -> its answer, where that is disclosed
     means: Means  # by which the others' answers are computed
     compared: Mapping[int, tuple[Tensor, Tensor]]  # client -> classes and scores of kernels or public outputs
 
@@ -107,8 +96,8 @@ class PropertyInference(Inference):
     asks = "classes"
     reads_every_round = True
     most_rounds = 15
-    targets = VECTORS | CLASS_OUTPUTS | TRAINED | ANSWERS
-    requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
+    targets = kinds.VECTORS | kinds.CLASS_OUTPUTS | kinds.TRAINED | kinds.ANSWERS
+    requirements_by_kind: ClassVar[RequirementsByKind] = ((kinds.KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear and for models and heads, of which it tells more with attacker_data=same_domain; "
         "else that"
@@ -118,19 +107,19 @@ class PropertyInference(Inference):
         """True where shares of classes are computed from deviations, or from gradients through what a client kept."""
         if granted.attacker_data != "same_domain" or not self._computes_shares(kind):
             return False
-        by_query = granted.extractor == "query" and kind in AVERAGES | HEADS
-        return kind not in WHOLE and (granted.extractor == "white_box" or by_query)
+        by_query = granted.extractor == "query" and kind in AVERAGES | kinds.HEADS
+        return kind not in kinds.WHOLE and (granted.extractor == "white_box" or by_query)
 
     def uses_rounds_on(self, kind: str) -> bool:
         """True of mixtures, which changing weights separate, and of trained weights."""
-        return kind in MIXTURES | TRAINED and self._computes_shares(kind)
+        return kind in kinds.MIXTURES | kinds.TRAINED and self._computes_shares(kind)
 
     def _computes_shares(self, kind: str) -> bool:
-        return kind in MEANS | TRAINED and not (kind in MIXTURES and self.encodings == "hidden")
+        return kind in MEANS | kinds.TRAINED and not (kind in kinds.MIXTURES and self.encodings == "hidden")
 
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds."""
-        one_by_one = kind in TRAINED or self.takes_extractor(kind, card)
+        one_by_one = kind in kinds.TRAINED or self.takes_extractor(kind, card)
         return self.most_rounds if self.uses_rounds_on(kind) and one_by_one else 1
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
@@ -152,19 +141,20 @@ class PropertyInference(Inference):
         computed, source = self._compute(problem, inquiry)
         scores = {}
         for client, classes in inquiry.classes.items():
-            certain = self.read_off(inquiry.disclosed[client], problem.knowledge.n_classes)
-            if certain is None or inquiry.compared:
-                scores[client] = computed.get(client, torch.zeros(len(classes), dtype=torch.float64))
+            if client in inquiry.certain and not inquiry.compared:
+                scores[client] = (2 * inquiry.certain[client] - 1) * CERTAIN
             else:
-                scores[client] = (2 * certain - 1) * CERTAIN
+                scores[client] = computed.get(client, torch.zeros(len(classes), dtype=torch.float64))
         return Scores(inquiry, scores, source)
 
     def _compute(self, problem: InferenceProblem, inquiry: Inquiry) -> tuple[dict[int, Tensor], str]:
         """Return the scores that are computed, by client, and their source."""
         uploads, knowledge, hidden = problem.uploads, problem.knowledge, self.encodings == "hidden"
         if inquiry.compared:
-            source = f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
-            return {client: values for client, (_, values) in inquiry.compared.items()}, source
+            what = "public outputs" if _all_hold(uploads.values(), kinds.PUBLIC_OUTPUTS) else "kernels"
+            return {
+                client: values for client, (_, values) in inquiry.compared.items()
+            }, f"the other {what} of the round"
         if len(inquiry.certain) == len(uploads):
             newest = (self.read_off(said((seen.upload,)), knowledge.n_classes) for seen in uploads.values())
             return {}, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
@@ -207,10 +197,11 @@ class PropertyInference(Inference):
     def ask(self, problem: InferenceProblem) -> Inquiry:
         """Settle the question and how it is answered, before anything is computed."""
         uploads, knowledge, disclosed = problem.uploads, problem.knowledge, problem.said()
-        if self.encodings == "hidden" and all(MIXTURES.first(seen.upload) is not None for seen in uploads.values()):
+        if self.encodings == "hidden" and _all_hold(uploads.values(), kinds.MIXTURES):
             disclosed = dict.fromkeys(disclosed, Said(None, None))
         n_classes, means, compared = knowledge.n_classes, self._means(problem), _compared_answers(problem)
-        certain = frozenset(k for k, said_ in disclosed.items() if self.read_off(said_, n_classes) is not None)
+        answers = ((client, self.read_off(each, n_classes)) for client, each in disclosed.items())
+        certain = {client: answer for client, answer in answers if answer is not None}
         classes = {}
         for client, seen in uploads.items():
             if client not in certain and not compared and means == "learned":
@@ -221,7 +212,7 @@ class PropertyInference(Inference):
                 classes[client] = torch.arange(n_classes)
             else:
                 classes[client] = named_classes(seen, n_classes, hidden=self.encodings == "hidden")
-        return Inquiry(classes, self.question, disclosed=disclosed, certain=certain, means=means, compared=compared)
+        return Inquiry(classes, self.question, certain=certain, means=means, compared=compared)
 
     def _means(self, problem: InferenceProblem) -> Means:
         """Return the means of answers that are neither disclosed nor compared."""
@@ -230,7 +221,7 @@ class PropertyInference(Inference):
         granted = all(mean is not None and self.takes_extractor(mean.kind, knowledge.card) for mean in means)
         if granted and can_count_members(problem):
             return "deviation"
-        if all(TRAINED.first(seen.upload) is not None for seen in uploads):
+        if _all_hold(uploads, kinds.TRAINED):
             labelled = knowledge.public_images is not None and knowledge.public_labels is not None
             if labelled and all(has_gradients(seen, knowledge) for seen in uploads):
                 return "gradients"
@@ -269,29 +260,30 @@ class LabelDisclosure(PropertyInference):
 
 def named_classes(seen: Observation, n_classes: int, *, hidden: bool) -> Tensor:
     """Return the classes that an upload names, ascending, or all; with ``hidden`` a mixture names none."""
-    named = None if hidden and MIXTURES.first(seen.upload) is not None else held_classes(seen.upload)
+    named = None if hidden and kinds.MIXTURES.first(seen.upload) is not None else held_classes(seen.upload)
     return torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
 
 
 # ---------------------------------------------------------------- kernels and public outputs
 
 
-def _are_outputs(problem: InferenceProblem) -> bool:
-    """True where uploads are outputs on public samples, not kernels."""
-    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in problem.uploads.values())
+def _all_hold(uploads: Iterable[Observation], group: kinds.Kinds) -> bool:
+    """True where every upload holds one of a group of kinds."""
+    return all(group.first(seen.upload) is not None for seen in uploads)
 
 
 def _compared_answers(problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
     """Return classes and scores of kernels or public outputs, by client; empty for other uploads."""
     uploads, knowledge = problem.uploads, problem.knowledge
-    if not all(ANSWERS.first(seen.upload) is not None for seen in uploads.values()):
+    if not _all_hold(uploads.values(), kinds.ANSWERS):
         return {}
-    what = "public outputs" if _are_outputs(problem) else "kernels"
+    outputs = _all_hold(uploads.values(), kinds.PUBLIC_OUTPUTS)
     if len(uploads) < LEAST_CLIENTS:
+        what = "public outputs" if outputs else "kernels"
         raise UserError(
             f"property: {len(uploads)} client(s), so too few {what} to compare; expected at least {LEAST_CLIENTS}"
         )
-    if _are_outputs(problem):
+    if outputs:
         shares = public_logit_shares(uploads)
         return {client: (torch.arange(len(scores)), scores) for client, scores in shares.items()}
     if knowledge.public_images is None or knowledge.public_labels is None:
@@ -361,16 +353,16 @@ def can_count_members(problem: InferenceProblem) -> bool:
     for client, seen in problem.uploads.items():
         if client not in knowledge.extractors:
             return False
-        if CLASS_OUTPUTS.first(seen.upload) is not None and client not in knowledge.heads:
+        if kinds.CLASS_OUTPUTS.first(seen.upload) is not None and client not in knowledge.heads:
             return False
-        if MIXTURES.first(seen.upload) is not None and not _separable(_rounds_of_means(problem, client)):
+        if kinds.MIXTURES.first(seen.upload) is not None and not _separable(_rounds_of_means(problem, client)):
             return False
     return True
 
 
 def _separable(seen: Sequence[tuple[Observation, Knowledge]]) -> bool:
     """True if the weights of mixtures change over rounds, as those that are shares of classes (VAR) do not."""
-    weights = [sent.said("weights") for item, _ in seen if (sent := MIXTURES.first(item.upload)) is not None]
+    weights = [sent.said("weights") for item, _ in seen if (sent := kinds.MIXTURES.first(item.upload)) is not None]
     table = torch.stack([weight.double().flatten().cpu() for weight in weights if weight is not None])
     n_classes = int((table != 0).any(0).sum())
     return len(table) > 1 and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
@@ -398,7 +390,7 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
 
 def _rounds_of_means(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
     """Return a client's uploads of means with their grants: of mixtures all, else the newest."""
-    mixed = MIXTURES.first(problem.uploads[client].upload) is not None
+    mixed = kinds.MIXTURES.first(problem.uploads[client].upload) is not None
     seen = problem.uploads_of(client)[0 if mixed else -1 :]
     return [pair for pair in seen if MEANS.first(pair[0].upload) is not None and client in pair[1].extractors]
 
