@@ -63,7 +63,6 @@ class DeepLeakage(GradientMatching):
 
     @property
     def labels_known(self) -> bool:
-        """False where labels are found together with the images."""
         return self.labels != "joint"
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:

@@ -64,7 +64,6 @@ class LinearLayer(Attack):
     needs = Needs(batch=True)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the batch of each target, or refuse a network without such a layer."""
         knowledge, device = problem.knowledge, problem.device
         model, facts, updates, layer, views = self._read(problem)
         own_labels, inputs, left_over, sound = [], [], [], []

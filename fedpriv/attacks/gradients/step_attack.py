@@ -146,7 +146,6 @@ class GradientMatching(Attack):
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the images of each target."""
         updates, matcher = self._read(problem)
         needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge)
         return self.search(problem, updates, matcher, needed)

@@ -125,7 +125,6 @@ class MembershipInference(Inference):
         return 1 if kind in COMPARED else self.most_rounds
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Score the candidates of every client."""
         results = {client: self._score(problem, candidate) for client, candidate in problem.candidates.items()}
         return Scores(self.ask(problem), results)
 

@@ -118,12 +118,10 @@ class PropertyInference(Inference):
         return kind in MEANS | kinds.TRAINED and not (kind in kinds.MIXTURES and self.encodings == "hidden")
 
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
-        """Return the default number of rounds."""
         one_by_one = kind in kinds.TRAINED or self.takes_extractor(kind, card)
         return self.most_rounds if self.uses_rounds_on(kind) and one_by_one else 1
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
-        """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
         return counts > 0 if question == "holds" else counts == counts.max()
 
     def read_off(self, disclosed: Said, n_classes: int) -> Tensor | None:
@@ -136,7 +134,6 @@ class PropertyInference(Inference):
         return None
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
         inquiry = self.ask(problem)
         computed, source = self._compute(problem, inquiry)
         scores = {}
@@ -195,7 +192,6 @@ class PropertyInference(Inference):
         return scores, f"{some}{len(described)} shadow clients"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
-        """Settle the question and how it is answered, before anything is computed."""
         uploads, knowledge, disclosed = problem.uploads, problem.knowledge, problem.said()
         if self.encodings == "hidden" and _all_hold(uploads.values(), kinds.MIXTURES):
             disclosed = dict.fromkeys(disclosed, Said(None, None))

@@ -99,7 +99,6 @@ class FittedInversion(Attack):
         """Return the distance of images ``(n, 1, c, h, w)`` to what was observed of their targets."""
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the distance of each target's image to what was observed of it."""
         distance, places = self.distance(problem), torch.arange(len(problem.targets))
         return lambda images: distance(images[:, :1], places)
 
@@ -108,7 +107,6 @@ class FittedInversion(Attack):
         return self.schedule, self.restarts
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Fit an image to what was observed of each target."""
         shape, distance = problem.knowledge.image_shape, self.distance(problem)
         (schedule, starts), size = self.plan(shape), self.bytes_per_image(shape)
 
@@ -139,16 +137,13 @@ class DipFitting(FittedInversion):
 
     @property
     def schedule(self) -> Schedule:
-        """Adam with a running mean of the images."""
         return replace(super().schedule, average=self.average)
 
     def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
-        """Return generator networks, one a row."""
         draws = [row.generator(problem.seed) for row in rows]
         return DeepImagePrior(draws, problem.knowledge.image_shape, self.generator, problem.device)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
-        """Estimate the memory of one generator network while it is fitted."""
         return bytes_of_generator(self.generator, image_shape)
 
 
@@ -167,11 +162,9 @@ class VectorInversion(FittedInversion):
     most_targets = 6
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Fit an image to each vector."""
         return replace(super().run(problem), features=uploaded_vectors(problem))
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
-        """Return the distance of representations to the uploaded vectors."""
         return vector_distance(problem, self.match)
 
 
@@ -282,7 +275,6 @@ class ClassInversion(DipFitting):
     targets = CLASS_OUTPUTS
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
-        """Return the distance of the model's answers to the uploaded outputs."""
         device, targets = problem.device, problem.targets
         outputs = [self._output(problem, target) for target in targets]
         values = torch.stack([output for output, _ in outputs]).to(device)

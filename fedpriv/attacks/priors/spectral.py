@@ -191,7 +191,6 @@ class SpectralPrior(Prior):
         return passed
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)``, in [0, 1]."""
         return self._frame.images(self.parameters[0].unsqueeze(1))[:, 0]
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
@@ -201,7 +200,6 @@ class SpectralPrior(Prior):
         return self._share * (_SMOOTH * total_variation(images)) + self._share * _UNLIKELY * unlikely
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         centres = self._frame.centres
         self._frame = Frame(centres[rows.to(centres.device)], self._frame.spectrum)
 
@@ -238,14 +236,11 @@ class PixelPrior(Prior):
         self.parameters = [start.clone().requires_grad_()]
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)``."""
         return self.parameters[0]
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the weighted total variation of each image, ``(N,)``."""
         return self._variation * total_variation(images)
 
     @torch.no_grad()
     def project(self) -> None:
-        """Clamp every pixel to [0, 1]."""
         self.parameters[0].clamp_(0, 1)
