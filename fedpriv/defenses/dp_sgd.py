@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -64,11 +64,9 @@ class DPSGD(Defense):
     sampling: Literal["poisson", "batches"] = "poisson"
     norm: Literal["refuse", "group"] = "refuse"
 
-    name: ClassVar[str] = "dp-sgd"
-    source: ClassVar[str] = "Abadi et al., CCS 2016, algorithm 1; Mironov, Talwar, Zhang 2019 (accounting)"
-    guarantee: ClassVar[str] = (
-        "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
-    )
+    name = "dp-sgd"
+    source = "Abadi et al., CCS 2016, algorithm 1; Mironov, Talwar, Zhang 2019 (accounting)"
+    guarantee = "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
     answers = (Answer(note=_HOLDS),)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -42,9 +42,9 @@ class Entangle(SignalDefense):
     normalisation: Normalisation = "absolute"
     weights: Literal["resampled", "fixed"] = "resampled"
 
-    name: ClassVar[str] = "entangle"
-    mixes: ClassVar[bool] = True
-    source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
+    name = "entangle"
+    mixes = True
+    source = "Yao et al., FedRE; fixed weights derived here"
     answers = (Answer(("unmix",), ("entangled",), note=_POSTERIOR),)
     fits = SEPARATE
 
@@ -107,9 +107,9 @@ class Diagonal(SignalDefense):
     blocks: Annotated[int, Ge(2)] = 4
     schedule: Literal["rotating", "fixed"] = "rotating"
 
-    name: ClassVar[str] = "diagonal"
-    source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
-    encodes: ClassVar[bool] = True
+    name = "diagonal"
+    source = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
+    encodes = True
     answers = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
         *LEARNED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -40,9 +40,9 @@ class Noise(SignalDefense):
     kind: Distribution = "gaussian"
     unit: Literal["rms", "absolute"] = "rms"
 
-    name: ClassVar[str] = "noise"
-    source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
-    guarantee: ClassVar[str] = "none (heuristic)"
+    name = "noise"
+    source = "Zhu et al., NeurIPS 2019 (noisy gradients)"
+    guarantee = "none (heuristic)"
     answers = (
         *signals.AVERAGED,
         Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
@@ -105,9 +105,9 @@ class DPNoise(SignalDefense):
     epsilon: Annotated[float, Gt(0)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
 
-    name: ClassVar[str] = "dp-noise"
-    source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
-    guarantee: ClassVar[str] = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
+    name = "dp-noise"
+    source = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
+    guarantee = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
     answers = (*signals.AVERAGED, signals.MOST_LIKELY, *signals.UNCHANGED)
     fits = ROWS | UPDATES
 
@@ -166,9 +166,9 @@ class LocalDp(SignalDefense):
     epsilon: Annotated[float, Gt(0)] = 1.0
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
 
-    name: ClassVar[str] = "local-dp"
-    source: ClassVar[str] = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
-    guarantee: ClassVar[str] = (
+    name = "local-dp"
+    source = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
+    guarantee = (
         "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
         "imply, which need not be the one claimed"
     )
@@ -231,9 +231,9 @@ class SvtPrivacy(SignalDefense):
     replace: bool = True
     steps: Annotated[int, Ge(1)] = 1
 
-    name: ClassVar[str] = "svt-privacy"
-    source: ClassVar[str] = "SVTPrivacy of NVFlare 2.9; Li et al., MLMI 2019; Lyu et al., VLDB 2017 (budgets)"
-    guarantee: ClassVar[str] = "epsilon-DP of a client's update, by replacement of all its images, with a large epsilon"
+    name = "svt-privacy"
+    source = "SVTPrivacy of NVFlare 2.9; Li et al., MLMI 2019; Lyu et al., VLDB 2017 (budgets)"
+    guarantee = "epsilon-DP of a client's update, by replacement of all its images, with a large epsilon"
     answers = (
         Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "sent"}, note="leaves out what was not sent"),
         signals.LIKENESS,

@@ -38,7 +38,7 @@ class SignalDefense(Defense):
 
     fits: ClassVar[Kinds] = SIGNALS
     behind: ClassVar[tuple[str, ...]] = ()
-    unanswered: ClassVar[str] = NO_OTHERS
+    unanswered = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods whose uploads it does not fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
@@ -32,9 +32,9 @@ class CountFloor(SignalDefense):
 
     least: Annotated[int, Ge(2)] = 5
 
-    name: ClassVar[str] = "count-floor"
-    source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
-    guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
+    name = "count-floor"
+    source = "derived here, after k-anonymity (Sweeney 2002)"
+    guarantee = "each uploaded mean is over at least k images; no bound on what it tells about one"
     answers = (UNTOUCHED,)
     fits = BY_CLASS
 
@@ -68,9 +68,8 @@ class HideLabels(SignalDefense):
     On the wire: one class id. The server learns from the wrong mixture of labels, which costs accuracy.
     """
 
-    name: ClassVar[str] = "hide-labels"
-    source: ClassVar[str] = "derived here"
-    guarantee: ClassVar[str] = "none"
+    name = "hide-labels"
+    source = "derived here"
     answers = (
         Answer(("unmix",), _ENTANGLED, {"weights": "hidden"}, note=_WEIGHTS),
         Answer(("membership",), _ENTANGLED, {"classes": "any"}, note="believes no label encoding to rule a class out"),
@@ -108,9 +107,9 @@ class UploadInterval(SignalDefense):
 
     k: Annotated[int, Ge(2)] = 5
 
-    name: ClassVar[str] = "upload-interval"
-    source: ClassVar[str] = "derived here"
-    guarantee: ClassVar[str] = "none; 1 / k as many uploads"
+    name = "upload-interval"
+    source = "derived here"
+    guarantee = "none; 1 / k as many uploads"
     answers = (Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"), UNTOUCHED)
     behind = ("prune", "quantise", "sign", "diagonal")
 
@@ -141,18 +140,16 @@ class SecureAggregation(Defense):
     are not in the ledger. No guarantee about the mean itself: it can be taken apart over rounds of different clients.
     """
 
-    name: ClassVar[str] = "secure-aggregation"
-    source: ClassVar[str] = "Bonawitz et al., CCS 2017"
-    encodes: ClassVar[bool] = True
-    guarantee: ClassVar[str] = (
-        "the server sees weighted means over a round's clients only; nothing about what those tell"
-    )
+    name = "secure-aggregation"
+    source = "Bonawitz et al., CCS 2017"
+    encodes = True
+    guarantee = "the server sees weighted means over a round's clients only; nothing about what those tell"
     answers = (
         Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
         Answer(("membership",), (*NETWORK_NAMES, *LAYER_NAMES), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )
-    server_view: ClassVar[Literal["each", "sum"]] = "sum"
+    server_view = "sum"
 
     def check(self, plan: ProtectionPlan) -> None:
         if not plan.linear_aggregation or not plan.uploads:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import torch
 from annotated_types import Ge
@@ -29,15 +29,7 @@ from fedpriv.attacks.gradients.update import (
     sent_entries,
 )
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Knowledge,
-    Needs,
-    Reconstruction,
-    RequirementsByKind,
-    Statistics,
-    TargetId,
-)
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Reconstruction, Statistics, TargetId
 from fedpriv.attacks.search.candidates import Row, in_chunks, rows_of
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 from fedpriv.util.errors import UserError, shown
@@ -127,7 +119,7 @@ class GradientMatching(Attack):
     unit = "upload"
     needs = Needs(batch=True)
     # An extractor was trained through a head, which stayed private.
-    requirements_by_kind: ClassVar[RequirementsByKind] = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
+    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
 
     @property
     def labels_known(self) -> bool:

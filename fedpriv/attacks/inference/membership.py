@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -65,7 +65,7 @@ from fedpriv.attacks.inputs.outputs import (
     read_outputs,
 )
 from fedpriv.attacks.inputs.targets import represent, upload_holds
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, ThreatModel
 from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Kernel, PublicImages, find_payload
 from fedpriv.util.errors import UserError
@@ -108,7 +108,7 @@ class MembershipInference(Inference):
     most_rounds = 5
     targets = COMPARED | kinds.ANSWERS | kinds.TRAINED
     needs = Needs(extractor=("white_box", "query"))
-    requirements_by_kind: ClassVar[RequirementsByKind] = (
+    requirements_by_kind = (
         (kinds.KERNELS | kinds.WHOLE, Needs()),
         (kinds.PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
         (kinds.BESIDE_A_HEAD, Needs(extractor=("white_box",))),

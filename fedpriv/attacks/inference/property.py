@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -31,7 +31,7 @@ from fedpriv.attacks.inference.update_scores import bias_change, has_gradients, 
 from fedpriv.attacks.inputs.outputs import known_classes, log_outputs, public_outputs
 from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_holds
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
-from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
+from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, ThreatModel
 from fedpriv.datasets.types import Samples
 from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Classifier, Entangled, Kernel, Prototypes, PublicImages, find_payload, get_payload
@@ -97,8 +97,8 @@ class PropertyInference(Inference):
     reads_every_round = True
     most_rounds = 15
     targets = kinds.VECTORS | kinds.CLASS_OUTPUTS | kinds.TRAINED | kinds.ANSWERS
-    requirements_by_kind: ClassVar[RequirementsByKind] = ((kinds.KERNELS, Needs(attacker_data=("same_domain",))),)
-    needs_in_words: ClassVar[str] = (
+    requirements_by_kind = ((kinds.KERNELS, Needs(attacker_data=("same_domain",))),)
+    needs_in_words = (
         "nothing for what is sent in clear and for models and heads, of which it tells more with attacker_data=same_domain; "
         "else that"
     )
