@@ -239,8 +239,7 @@ def _undefended(mean_round: MeanRound, defend: Rehearsal) -> MeanRound:
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
     """Return the projection of rows on others, over these' length ``(k, 1)``, at least :data:`_LEAST_SCALE`."""
-    values: Tensor = ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
-    return values
+    return ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
 
 
 @dataclass(frozen=True)
