@@ -16,7 +16,7 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.uploads.kinds import CLASS_MEANS, MAPPINGS, MIXTURES, SEPARATE, VECTORS, payload_kind
 from fedpriv.uploads.ledger import Entry
-from fedpriv.uploads.payloads import AngleMatrix, Entangled, Message, Payload
+from fedpriv.uploads.payloads import AngleMatrix, Entangled, Payload
 from fedpriv.util.errors import UserError
 
 _POSTERIOR = "one posterior over rounds gives the prototypes back where weights are resampled"
@@ -65,10 +65,7 @@ class Entangle(SignalDefense):
         uploads = tuple(Entangled.kind if kind in SEPARATE else kind for kind in plan.uploads)
         return replace(plan, uploads=uploads, options=self)
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._mixed(payload, context) for payload in message)
-
-    def _mixed(self, payload: Payload, context: UploadContext) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         rng = context.client_rng if self.weights == "fixed" else context.rng
         labels = payload.said("classes")
         if payload.kind not in SEPARATE or labels is None:
@@ -134,10 +131,7 @@ class Diagonal(SignalDefense):
                 + f"; possible: {', '.join(map(str, fitting))}"
             )
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._kept(payload, context) for payload in message)
-
-    def _kept(self, payload: Payload, context: UploadContext) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         if isinstance(payload, AngleMatrix) and len(payload.blocks) < self.blocks:
             return AngleMatrix(diagonal_blocks(dense(payload.blocks), self.blocks))
         if payload.kind not in VECTORS:

@@ -49,16 +49,13 @@ class Clip(SignalDefense):
     )
     fits = ROWS | UPDATES
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._clipped(payload, context.broadcast) for payload in message)
-
-    def _clipped(self, payload: Payload, broadcast: Message) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         if payload.kind in ROWS:
-            return changed(payload, broadcast, lambda _, value: clip_rows(value, self.bound))
-        length = norm(signal(payload, broadcast))
+            return changed(payload, context.broadcast, lambda _, value: clip_rows(value, self.bound))
+        length = norm(signal(payload, context.broadcast))
         if not length > self.bound:
             return payload
-        return changed(payload, broadcast, lambda _, value: value * (self.bound / length))
+        return changed(payload, context.broadcast, lambda _, value: value * (self.bound / length))
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:

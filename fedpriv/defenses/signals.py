@@ -29,7 +29,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 
 class SignalDefense(Defense):
-    """A defense that changes the signal of uploads, tensor by tensor unless ``upload`` is overridden.
+    """A defense that changes uploads one by one, tensor by tensor of their signals unless ``protected`` is overridden.
 
     Attributes:
         fits: kinds of payload; counts pass unchanged.
@@ -48,9 +48,13 @@ class SignalDefense(Defense):
         """Return a tensor of the signal as it is sent."""
         return value
 
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
+        """Return a payload as it is sent."""
+        return changed(payload, context.broadcast, lambda _, value: self.change(value, context))
+
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with every tensor of its signals changed."""
-        return transform(message, context.broadcast, lambda _, value: self.change(value, context))
+        """Return the message with every payload changed."""
+        return tuple(self.protected(payload, context) for payload in message)
 
 
 def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str, ...] = ()) -> None:

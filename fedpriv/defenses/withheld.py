@@ -83,15 +83,12 @@ class HideLabels(SignalDefense):
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         return replace(plan, false_labels=self.name)
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        sent: list[Payload] = []
-        for payload in message:
-            encoding = payload.said("weights")
-            if encoding is not None:
-                largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
-                payload = replace(payload, **{str(payload.field_that_says("weights")): largest})
-            sent.append(payload)
-        return tuple(sent)
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
+        encoding = payload.said("weights")
+        if encoding is None:
+            return payload
+        largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
+        return replace(payload, **{str(payload.field_that_says("weights")): largest})
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         names = {f"{kind}.{payload_kind(kind).field_that_says('weights')}" for kind in MIXTURES}
