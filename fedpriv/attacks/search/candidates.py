@@ -56,11 +56,9 @@ class Solved:
     iterations: int  # of the row that took most
     evaluations: Tensor  # (N,) int64, of the objective with its derivative
 
-    def of_each(self, change: Callable[[Tensor, str], Tensor], evaluations: Tensor) -> Solved:
-        """Return the same with every tensor changed, by its values and its name, but for the evaluations."""
-        names = ("images", "objective", "converged", "labels")
-        images, objective, converged, labels = (change(getattr(self, name), name) for name in names)
-        return Solved(images, objective, converged, labels, self.iterations, evaluations)
+
+_RESULTS = ("images", "objective", "converged", "labels")
+"""Fields that hold the result of each row."""
 
 
 Tick = Callable[[int], None]
@@ -108,12 +106,13 @@ def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
         return first
     order = torch.tensor([position for places, _ in parts for position in places]).argsort()
 
-    def whole(_: Tensor, name: str) -> Tensor:
+    def whole(name: str) -> Tensor:
         values = torch.cat([getattr(solved, name) for solved in every])
         return values[order.to(values.device)]
 
-    together = first.of_each(whole, torch.cat([solved.evaluations.cpu() for solved in every])[order])
-    return replace(together, iterations=max(solved.iterations for solved in every))
+    evaluations = torch.cat([solved.evaluations.cpu() for solved in every])[order]
+    iterations = max(solved.iterations for solved in every)
+    return Solved(iterations=iterations, evaluations=evaluations, **{name: whole(name) for name in _RESULTS})
 
 
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
@@ -301,9 +300,11 @@ def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
     earlier = best.objective[which.to(best.objective.device)]
     better = new.objective.nan_to_num(nan=torch.inf) < earlier.nan_to_num(nan=torch.inf)
 
-    def chosen(values: Tensor, name: str) -> Tensor:
+    def chosen(name: str) -> Tensor:
+        values: Tensor = getattr(best, name)
         position = which.to(values.device)
         mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
         return values.index_copy(0, position, torch.where(mask, getattr(new, name), values[position]))
 
-    return best.of_each(chosen, best.evaluations.cpu().index_add(0, which, new.evaluations.cpu()))
+    spent = best.evaluations.cpu().index_add(0, which, new.evaluations.cpu())
+    return Solved(iterations=best.iterations, evaluations=spent, **{name: chosen(name) for name in _RESULTS})
