@@ -138,34 +138,36 @@ class GradientMatching(Attack):
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
-        updates, matcher = self._read(problem)
-        needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge)
-        return self.search(problem, updates, matcher, needed)
+        updates, matcher, needed = self._read(problem)
+        return self.search(problem, updates, matcher, needed + self.bytes_beside(problem, updates))
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the cosine distance of the updates that images lead to; None where their labels would have to be found."""
         if not self.labels_known:
             return None
-        updates, matcher = self._read(problem)
-        knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
-        needed = _bytes_of_matching(updates, knowledge)
+        updates, matcher, needed = self._read(problem)
+        rows = rows_of(problem.targets, 1)
 
         def of(images: Tensor) -> Tensor:
             def cosine(some: Sequence[Row]) -> Tensor:
                 image = images[some[0].position : some[0].position + len(some)]
                 steps, counts, _ = updates.of(some)
                 image = updates.in_order(some, image[:, torch.arange(max(counts)) % image.shape[1]])
-                known = updates.probabilities(some, knowledge.n_classes)
+                known = updates.probabilities(some, problem.knowledge.n_classes)
                 return matcher.against(steps, counts).cosine(image, known, torch.arange(len(some))).detach()
 
             return torch.cat([result for _, result in in_chunks(problem, rows, cosine, needed)])
 
         return of
 
-    def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
-        """Return the updates, and what compares candidates with them."""
+    def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher, int]:
+        """Return the updates, what compares candidates with them, and the memory of a row while its images are matched."""
         updates, known = self.read(problem), problem.knowledge
-        return updates, Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+        matcher = Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+        pixels = updates.labels.shape[1] * math.prod(known.image_shape)
+        weights = sum(parameter.numel() for parameter in updates.model.parameters())
+        # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
+        return updates, matcher, 4 * (8 * weights * updates.facts.steps + 400 * pixels)
 
     def read(self, problem: AttackProblem) -> StepProblem:
         """Return the updates to explain, or refuse; parameters that are ignored still tell labels, and images apart."""
@@ -260,11 +262,3 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
         expected = f"1 to {most}: {facts.steps} step(s) of a batch of {facts.batch_size}"
         raise UserError(f"attack {attack!r}: {len(given)} labels for {where}, expected {expected}")
     return given
-
-
-def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge) -> int:
-    """Estimate the memory of a row while its images are matched."""
-    pixels = problem.labels.shape[1] * math.prod(knowledge.image_shape)
-    weights = sum(parameter.numel() for parameter in problem.model.parameters())
-    # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
-    return 4 * (8 * weights * problem.facts.steps + 400 * pixels)
