@@ -24,7 +24,6 @@ MOST_GROUPS = 32
 _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_, Tensor.log_normal_)
 
 
-@lru_cache(maxsize=256)
 def blueprint_of(name: str, image_shape: ImageShape, n_classes: int, width: int, mapping: str) -> Blueprint:
     """Return an architecture with representations of width d, or of its own vectors' width where ``mapping`` is ``none``."""
     own = Blueprint(name, image_shape, n_classes, width)  # whose mapping is the identity where widths agree
@@ -70,19 +69,16 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-@lru_cache(maxsize=256)
 def extractor_parameters(blueprint: Blueprint) -> int:
     """Return the extractor's number of parameters (mapping and head left out) without allocating its weights."""
     return count_parameters(_weightless_extractor(blueprint)[0])
 
 
-@lru_cache(maxsize=256)
 def extractor_batch_norms(blueprint: Blueprint) -> int:
     """Return the number of the extractor's layers with batch normalisation, without allocating its weights."""
     return sum(isinstance(layer, _BatchNorm) for layer in _weightless_extractor(blueprint)[0].modules())
 
 
-@lru_cache(maxsize=256)
 def mapping_parameters(blueprint: Blueprint) -> int:
     """Return the mapping's number of parameters without allocating its weights."""
     if blueprint.mapping != "fc":  # the one mapping with parameters of its own
@@ -95,6 +91,7 @@ def narrowing_models() -> tuple[str, ...]:
     return tuple(name for name in MODELS if "last_hidden" in signature(MODELS.load(name)).parameters)
 
 
+@lru_cache(maxsize=256)
 def _weightless_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
     _check_sizes(blueprint)
     with torch.device("meta"), _NoDraws():
