@@ -66,7 +66,6 @@ class DeepLeakage(GradientMatching):
         return self.labels != "joint"
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of the history of L-BFGS."""
         pixels = math.prod(problem.knowledge.image_shape)
         return bytes_of_history(updates.labels.shape[1] * (pixels + problem.knowledge.n_classes))
 

@@ -312,7 +312,6 @@ class InvertingGradients(GradientMatching):
         return (replace(next(item for item in known if not item.curved), variation=self.total_variation),)
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of a history of L-BFGS where rows are searched by it."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
         curved = any(config.curved for config in self.configs(network, TargetInfo(1)))
         return curved * bytes_of_history(updates.labels.shape[1] * math.prod(problem.knowledge.image_shape))

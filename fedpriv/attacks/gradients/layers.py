@@ -56,7 +56,6 @@ class LayerInputs:
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the layer's inputs."""
         try:
             functional_call(self._model, self._weights, (images,))
         except _Reached as result:
@@ -73,7 +72,6 @@ class LayerViews:
         self._made: list[tuple[str, Weights, LayerInputs]] = []
 
     def of(self, name: str, weights: Weights) -> LayerInputs:
-        """Return the map to a layer's inputs."""
         made = (view for layer, others, view in self._made if layer == name and equal_weights(others, weights))
         view = next(made, None)
         if view is None:

@@ -130,12 +130,10 @@ class MeanRound:
 
     @cached_property
     def covariance(self) -> ClassCovariance:
-        """Means and covariance of the attacker's own images."""
         return self._kept("scatter", partial(class_covariance, self.own, self.labels, self.noise))
 
     @cached_property
     def left_out(self) -> tuple[float, float]:
-        """See :func:`_left_out`."""
         return self._kept("left out", partial(_left_out, self))
 
     def _kept(self, name: str, compute: Callable[[], T]) -> T:

@@ -132,7 +132,6 @@ class Frame:
         return drawn + (drawn.clamp(0, 1) - drawn).detach()
 
     def points(self, images: Tensor) -> Tensor:
-        """Return the points of images."""
         return self.spectrum.points(images - self.centres)
 
 
@@ -185,7 +184,6 @@ class SpectralPrior(Prior):
         self._share = 1.0
 
     def prepare(self, progress: float) -> Hashable:
-        """Return the number of times that penalties have lost weight."""
         passed = drops(progress)
         self._share = DECAY**passed
         return passed
