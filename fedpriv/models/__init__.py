@@ -38,9 +38,9 @@ MODELS = Registry(
 MAPPINGS = Registry(
     "representation mapping",
     {
-        "ap": "fedpriv.models.split:average_pooling",
-        "mp": "fedpriv.models.split:max_pooling",
-        "fc": "fedpriv.models.split:fully_connected",
+        "ap": "fedpriv.models.split:AveragePooling",
+        "mp": "fedpriv.models.split:MaxPooling",
+        "fc": "torch.nn:Linear",
     },
 )
 

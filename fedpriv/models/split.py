@@ -2,8 +2,8 @@
 
 The mapping takes vectors of any width L to the shared width d (FedRE, section on heterogeneous models). AP and MP are
 adaptive pooling along the feature axis: output j is the mean or the maximum of ``input[floor(j L / d) : ceil((j + 1) L
-/ d)]``; where L < d the windows repeat values. FC is a trainable linear layer that belongs to the client and is never
-uploaded.
+/ d)]``; where L < d the windows repeat values, and where L = d the vectors pass unchanged. FC is a trainable linear layer,
+also where L = d, that belongs to the client and is never uploaded.
 """
 
 from __future__ import annotations
@@ -65,21 +65,6 @@ class MaxPooling(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return vectors ``(n, d)``."""
         return vectors[..., self.positions].max(dim=-1).values
-
-
-def average_pooling(n_in: int, n_out: int) -> nn.Module:
-    """AP from width ``n_in`` to ``n_out``; the identity where they agree."""
-    return nn.Identity() if n_in == n_out else AveragePooling(n_in, n_out)
-
-
-def max_pooling(n_in: int, n_out: int) -> nn.Module:
-    """MP from width ``n_in`` to ``n_out``; the identity where they agree."""
-    return nn.Identity() if n_in == n_out else MaxPooling(n_in, n_out)
-
-
-def fully_connected(n_in: int, n_out: int) -> nn.Module:
-    """FC from width ``n_in`` to ``n_out``: a trainable linear layer, also where they agree."""
-    return nn.Linear(n_in, n_out)
 
 
 @functools.lru_cache(maxsize=64)
