@@ -133,14 +133,14 @@ class VariationalBottleneck(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return vectors ``(n, d)``."""
         mean, raw = self.encoder(vectors).chunk(2, 1)
-        if not self.training:
-            decoded: Tensor = self.decoder(mean)
-            return decoded
-        deviation = softplus(raw).clamp(min=LEAST_DEVIATION)
-        # KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the code, averaged over rows
-        self.divergence = (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
-        drawn: Tensor = self.decoder(mean + deviation * torch.randn_like(mean))
-        return drawn
+        code = mean
+        if self.training:
+            deviation = softplus(raw).clamp(min=LEAST_DEVIATION)
+            # KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the code, averaged over rows
+            self.divergence = (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
+            code = mean + deviation * torch.randn_like(mean)
+        decoded: Tensor = self.decoder(code)
+        return decoded
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the divergence behind: it hangs in a graph, which cannot be copied."""
