@@ -288,13 +288,10 @@ class Transform(Defense):
     answers = (Answer(note="the transformed image leaks as any other"),)
 
     def __post_init__(self) -> None:
-        self._policies()
-
-    def _policies(self) -> tuple[tuple[int, ...], ...]:
-        return read_policy(self.policy, "options of defense transform")
+        read_policy(self.policy)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        policies = self._policies()
+        policies = read_policy(self.policy)
 
         def on_transformed(step: Step) -> Step:
             def transformed(work: Work, images: Tensor, labels: Tensor) -> Tensor:

@@ -49,8 +49,7 @@ class LayerInputs:
             raise _Reached(given[0])
 
         layer.register_forward_pre_hook(stop)
-        own = {f"{name}.{part}" for part, _ in layer.named_parameters()}
-        there = {part for part, _ in self._model.named_parameters()} - own
+        there = {part for part, _ in self._model.named_parameters() if not part.startswith(f"{name}.")}
         self._weights = {part: value.to(device) for part, value in weights.items() if part in there}
         # What an image puts into the layer does not depend on the others of its batch.
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
