@@ -20,7 +20,6 @@ from fedpriv.models.zoo import start_uniform
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 
-MOST_GROUPS = 32
 _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_, Tensor.log_normal_)
 
 
@@ -120,7 +119,7 @@ def _with_group_norm(module: nn.Module) -> nn.Module:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, _BatchNorm):
                 channels = layer.num_features
-                setattr(parent, name, nn.GroupNorm(math.gcd(MOST_GROUPS, channels), channels, layer.eps, layer.affine))
+                setattr(parent, name, nn.GroupNorm(math.gcd(32, channels), channels, layer.eps, layer.affine))
     return module
 
 

@@ -185,8 +185,7 @@ class AdamSearch:
         self._optimiser = Adam([self._point], 1.0, betas=betas, epsilon=_EPSILON, fused=True)
         self._first = start.new_tensor([[config.variation, config.unlikely] for config in configs]).T
         self._weights = self._first.clone()
-        self._each = torch.ones(len(start), device=start.device)
-        self._lowest = torch.full_like(self._each, torch.inf)
+        self._lowest = start.new_full((len(start),), torch.inf)
         self._images = self._shown().detach().clone()
         self._distance = torch.full_like(self._lowest, torch.inf)
 
@@ -226,7 +225,7 @@ class AdamSearch:
 
     def _step(self) -> None:
         """Evaluate, then take a step back into the box."""
-        (gradient,) = torch.autograd.grad(self._evaluate(), self._point, self._each)
+        (gradient,) = torch.autograd.grad(self._evaluate().sum(), self._point)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._optimiser.step([gradient.sign() if self._signed else gradient])

@@ -58,13 +58,11 @@ class PooledBatch(Attack):
                     f"round {seen.round}: the server sees the upload of each client, not their mean; attack them as they are"
                 )
 
-    def _inner(self) -> Attack:
-        if self.search == "dlg":
-            return DeepLeakage(outer_steps=-(-self.iterations // 20), restarts=self.restarts)
-        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
-
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for the pooled batch behind each mean, and deal its images out."""
+        search: Attack = InvertingGradients(iterations=self.iterations, restarts=self.restarts)
+        if self.search == "dlg":
+            search = DeepLeakage(outer_steps=-(-self.iterations // 20), restarts=self.restarts)
         searched: list[tuple[Observation, Reconstruction]] = []
         results, owned = [], []
         for target in problem.targets:
@@ -72,7 +70,7 @@ class PooledBatch(Attack):
             seen = pooled.observations[0]
             result = next((result for other, result in searched if _same_upload(other, seen)), None)
             if result is None:
-                result = self._inner().run(pooled)
+                result = search.run(pooled)
                 searched.append((seen, result))
             results.append(result)
             clients = list(counts)
