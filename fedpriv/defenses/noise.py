@@ -59,8 +59,7 @@ class Noise(SignalDefense):
 
 def standard_noise(like: Tensor, kind: Distribution, rng: torch.Generator) -> Tensor:
     """Return noise of zero mean and unit variance in the shape of a tensor, drawn on the CPU."""
-    gaussian = kind == "gaussian"
-    drawn = torch.randn(like.shape, generator=rng) if gaussian else laplace(like.shape, rng) / math.sqrt(2)
+    drawn = torch.randn(like.shape, generator=rng) if kind == "gaussian" else laplace(like.shape, rng) / math.sqrt(2)
     return drawn.to(like)
 
 
