@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
-from torch.nn.functional import pad
 
 from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.inputs.targets import kinds_in
@@ -139,8 +138,8 @@ def stacked_projection(
         nothing = right.new_zeros(*right.shape[:-2], left.shape[-2], right.shape[-1])
         pairs = [(each.left.get(name, whole), each.right.get(name, nothing)) for each in tangents]
         rank = max(first.shape[-1] for first, _ in pairs)
-        lefts[name] = torch.stack([pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
-        rights[name] = torch.stack([pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
+        lefts[name] = torch.stack([functional.pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
+        rights[name] = torch.stack([functional.pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
     return Tangent(lefts, rights)
 
 
