@@ -36,10 +36,10 @@ _CHANGE = 0.5
 """Largest change of an enhancement's factor."""
 
 
-def read_policy(text: str, where: str) -> tuple[tuple[int, ...], ...]:
-    """Return the policies that a text names.
+def read_policy(text: str) -> tuple[tuple[int, ...], ...]:
+    """Return the policies that the option ``policy`` of defense ``transform`` names.
 
-    >>> read_policy("3-1-7+43-18-18", "policy")
+    >>> read_policy("3-1-7+43-18-18")
     ((3, 1, 7), (43, 18, 18))
     """
     policies = []
@@ -47,7 +47,7 @@ def read_policy(text: str, where: str) -> tuple[tuple[int, ...], ...]:
         numbers = part.strip().split("-")
         if not all(number.isdecimal() and int(number) < len(AUGMENTATIONS) for number in numbers):
             raise UserError(
-                f"{where}: policy: expected numbers of augmentations, 0 to {len(AUGMENTATIONS) - 1}, "
+                f"options of defense transform: policy: expected numbers of augmentations, 0 to {len(AUGMENTATIONS) - 1}, "
                 f"joined by - and, between policies, +, for example {PUBLISHED}; got {text!r}"
             )
         policies.append(tuple(map(int, numbers)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 from annotated_types import Ge, Gt, Lt
 
@@ -257,8 +257,7 @@ class Reconstruction:
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""
-        values: dict[str, Any] = {name: item for name, item in vars(self).items() if hasattr(item, "cpu")}
-        return replace(self, **{name: item.detach().cpu() for name, item in values.items()})
+        return replace(self, **{name: item.detach().cpu() for name, item in vars(self).items() if hasattr(item, "cpu")})
 
 
 Progress = Callable[[int, int], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -64,11 +64,9 @@ class DPSGD(Defense):
     sampling: Literal["poisson", "batches"] = "poisson"
     norm: Literal["refuse", "group"] = "refuse"
 
-    name: ClassVar[str] = "dp-sgd"
-    source: ClassVar[str] = "Abadi et al., CCS 2016, algorithm 1; Mironov, Talwar, Zhang 2019 (accounting)"
-    guarantee: ClassVar[str] = (
-        "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
-    )
+    name = "dp-sgd"
+    source = "Abadi et al., CCS 2016, algorithm 1; Mironov, Talwar, Zhang 2019 (accounting)"
+    guarantee = "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
     answers = (Answer(note=_HOLDS),)
 
     def __post_init__(self) -> None:
@@ -123,7 +121,8 @@ class DPSGD(Defense):
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         z = self.multiplier(plan)
-        spent = worst(z, plan, self.delta)
+        each = (epsilon(z, steps, self.delta, rate) for steps, rate in releases(plan))
+        spent = max(each, default=0.0) if z else None  # of the worst client; without noise nothing is guaranteed
         uncovered = [kind for kind in plan.uploads if kind not in COVERED | PUBLIC]
         layers = {item.name: extractor_batch_norms(replace(item, group_norm=False)) for item in plan.trained}
         return {
@@ -157,13 +156,6 @@ def releases(plan: ProtectionPlan) -> set[tuple[int, float]]:
     """
     pairs = zip(plan.steps, plan.train_sizes, strict=True)
     return {(steps * plan.rounds, min(1.0, plan.batch_size / size)) for steps, size in pairs if steps}
-
-
-def worst(noise_multiplier: float, plan: ProtectionPlan, delta: float) -> float | None:
-    """Return the largest epsilon of any client; None, for no guarantee, without noise; 0 where nobody trains."""
-    if not noise_multiplier:
-        return None
-    return max((epsilon(noise_multiplier, steps, delta, rate) for steps, rate in releases(plan)), default=0.0)
 
 
 def private_step(step: Step, clip: float, spread: float) -> Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -16,7 +16,7 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.uploads.kinds import CLASS_MEANS, MAPPINGS, MIXTURES, SEPARATE, VECTORS, payload_kind
 from fedpriv.uploads.ledger import Entry
-from fedpriv.uploads.payloads import AngleMatrix, Entangled, Message, Payload
+from fedpriv.uploads.payloads import AngleMatrix, Entangled, Payload
 from fedpriv.util.errors import UserError
 
 _POSTERIOR = "one posterior over rounds gives the prototypes back where weights are resampled"
@@ -42,9 +42,9 @@ class Entangle(SignalDefense):
     normalisation: Normalisation = "absolute"
     weights: Literal["resampled", "fixed"] = "resampled"
 
-    name: ClassVar[str] = "entangle"
-    mixes: ClassVar[bool] = True
-    source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
+    name = "entangle"
+    mixes = True
+    source = "Yao et al., FedRE; fixed weights derived here"
     answers = (Answer(("unmix",), ("entangled",), note=_POSTERIOR),)
     fits = SEPARATE
 
@@ -65,10 +65,7 @@ class Entangle(SignalDefense):
         uploads = tuple(Entangled.kind if kind in SEPARATE else kind for kind in plan.uploads)
         return replace(plan, uploads=uploads, options=self)
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._mixed(payload, context) for payload in message)
-
-    def _mixed(self, payload: Payload, context: UploadContext) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         rng = context.client_rng if self.weights == "fixed" else context.rng
         labels = payload.said("classes")
         if payload.kind not in SEPARATE or labels is None:
@@ -78,9 +75,7 @@ class Entangle(SignalDefense):
             counts = context.class_counts[classes].float()
             weights = counts / counts.sum()
         else:  # of one row a class, weights by sample and weights by class are the same
-            weights = sample_weights(
-                classes if means else labels, self.mechanism, rng, self.distribution, self.normalisation
-            )
+            weights = sample_weights(classes, self.mechanism, rng, self.distribution, self.normalisation)
         if means:
             shares = torch.zeros(context.n_classes).index_copy_(0, classes, weights)
             of_images = (shares * (1 / context.class_counts))[context.labels]
@@ -109,9 +104,9 @@ class Diagonal(SignalDefense):
     blocks: Annotated[int, Ge(2)] = 4
     schedule: Literal["rotating", "fixed"] = "rotating"
 
-    name: ClassVar[str] = "diagonal"
-    source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
-    encodes: ClassVar[bool] = True
+    name = "diagonal"
+    source = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
+    encodes = True
     answers = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
         *LEARNED,
@@ -136,10 +131,7 @@ class Diagonal(SignalDefense):
                 + f"; possible: {', '.join(map(str, fitting))}"
             )
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._kept(payload, context) for payload in message)
-
-    def _kept(self, payload: Payload, context: UploadContext) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         if isinstance(payload, AngleMatrix) and len(payload.blocks) < self.blocks:
             return AngleMatrix(diagonal_blocks(dense(payload.blocks), self.blocks))
         if payload.kind not in VECTORS:

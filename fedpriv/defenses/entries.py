@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -38,9 +38,9 @@ class Clip(SignalDefense):
 
     bound: Annotated[float, Gt(0)] = 1.0
 
-    name: ClassVar[str] = "clip"
-    source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
-    guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
+    name = "clip"
+    source = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
+    guarantee = "none; bounds the L2 norm of each row, or of the whole update"
     answers = (
         Answer(("dip", "pixels"), signals.VECTOR_NAMES, {"match": "direction"}, note=_EXACT),
         *signals.LEARNED,
@@ -49,16 +49,13 @@ class Clip(SignalDefense):
     )
     fits = ROWS | UPDATES
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        return tuple(self._clipped(payload, context.broadcast) for payload in message)
-
-    def _clipped(self, payload: Payload, broadcast: Message) -> Payload:
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
         if payload.kind in ROWS:
-            return changed(payload, broadcast, lambda _, value: clip_rows(value, self.bound))
-        length = norm(signal(payload, broadcast))
+            return changed(payload, context.broadcast, lambda _, value: clip_rows(value, self.bound))
+        length = norm(signal(payload, context.broadcast))
         if not length > self.bound:
             return payload
-        return changed(payload, broadcast, lambda _, value: value * (self.bound / length))
+        return changed(payload, context.broadcast, lambda _, value: value * (self.bound / length))
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
@@ -80,9 +77,9 @@ class Prune(SignalDefense):
 
     keep: Annotated[float, Gt(0), Lt(1)] = 0.1
 
-    name: ClassVar[str] = "prune"
-    source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
-    encodes: ClassVar[bool] = True
+    name = "prune"
+    source = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
+    encodes = True
     answers = (
         Answer(("dip", "pixels"), signals.VECTOR_NAMES, {"match": "pruned"}, note=_SENT),
         *signals.LEARNED,
@@ -131,9 +128,9 @@ class Quantise(SignalDefense):
 
     bits: Annotated[int, Ge(2), Le(16)] = 8
 
-    name: ClassVar[str] = "quantise"
-    source: ClassVar[str] = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
-    encodes: ClassVar[bool] = True
+    name = "quantise"
+    source = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
+    encodes = True
     answers = (*signals.LEARNED, Answer(note="they match the rounded signal"))
     behind = ("prune", "diagonal")
 
@@ -176,9 +173,9 @@ class Sign(SignalDefense):
     so there are three values: on the wire five entries take a byte, and each tensor one float32. No guarantee.
     """
 
-    name: ClassVar[str] = "sign"
-    source: ClassVar[str] = "Bernstein et al., ICML 2018 (signSGD); Karimireddy et al., ICML 2019 (scale)"
-    encodes: ClassVar[bool] = True
+    name = "sign"
+    source = "Bernstein et al., ICML 2018 (signSGD); Karimireddy et al., ICML 2019 (scale)"
+    encodes = True
     answers = (
         Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "signs"}, note="compare smooth signs of candidates"),
         signals.LIKENESS,
@@ -215,9 +212,9 @@ class PercentilePrivacy(SignalDefense):
     gamma: Annotated[float, Gt(0)] = 0.01
     steps: Annotated[int, Ge(1)] = 1
 
-    name: ClassVar[str] = "percentile-privacy"
-    source: ClassVar[str] = "PercentilePrivacy of NVFlare 2.9; Shokri and Shmatikov, CCS 2015 (selective sharing)"
-    guarantee: ClassVar[str] = "none: no differential privacy, whatever the name says"
+    name = "percentile-privacy"
+    source = "PercentilePrivacy of NVFlare 2.9; Shokri and Shmatikov, CCS 2015 (selective sharing)"
+    guarantee = "none: no differential privacy, whatever the name says"
     answers = (Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "censored"}, note=_CENSORED), signals.LIKENESS)
     fits = UPDATES
 
@@ -225,8 +222,7 @@ class PercentilePrivacy(SignalDefense):
         values = [value for payload in message for value in signal(payload, context.broadcast).values()]
         flat = [value.abs().flatten() / self.steps for value in values if value.numel()]
         cutoff = float(np.percentile(torch.cat(flat).cpu().numpy(), self.percentile)) if flat else 0.0
-        change = lambda _, value: truncated(value, cutoff, self.gamma, self.steps)  # noqa: E731
-        return transform(message, context.broadcast, change)
+        return transform(message, context.broadcast, lambda _, value: truncated(value, cutoff, self.gamma, self.steps))
 
 
 def truncated(value: Tensor, cutoff: float, gamma: float, steps: int = 1) -> Tensor:

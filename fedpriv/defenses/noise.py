@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from fedpriv.defenses import accounting, signals
-from fedpriv.defenses.accounting import ACCOUNTANT, ImpliedEpsilon, implied_epsilon
-from fedpriv.defenses.signals import (
-    LIKENESS,
-    MOST_LIKELY,
-    NETWORK_NAMES,
-    SignalDefense,
-    in_clear,
-    norm,
-    signal,
-    transform,
-)
+from fedpriv.defenses.signals import SignalDefense, in_clear, norm, signal, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import ProtectionPlan, UploadContext
 from fedpriv.models.build import build_model
@@ -50,13 +40,13 @@ class Noise(SignalDefense):
     kind: Distribution = "gaussian"
     unit: Literal["rms", "absolute"] = "rms"
 
-    name: ClassVar[str] = "noise"
-    source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
-    guarantee: ClassVar[str] = "none (heuristic)"
+    name = "noise"
+    source = "Zhu et al., NeurIPS 2019 (noisy gradients)"
+    guarantee = "none (heuristic)"
     answers = (
         *signals.AVERAGED,
-        Answer(signals.SEARCHES, NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
-        replace(MOST_LIKELY, where={"unit": "absolute"}),
+        Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "relative"}, {"unit": "rms"}, _OWN_SIZE),
+        replace(signals.MOST_LIKELY, where={"unit": "absolute"}),
         *signals.UNCHANGED,
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
@@ -69,8 +59,7 @@ class Noise(SignalDefense):
 
 def standard_noise(like: Tensor, kind: Distribution, rng: torch.Generator) -> Tensor:
     """Return noise of zero mean and unit variance in the shape of a tensor, drawn on the CPU."""
-    gaussian = kind == "gaussian"
-    drawn = torch.randn(like.shape, generator=rng) if gaussian else laplace(like.shape, rng) / math.sqrt(2)
+    drawn = torch.randn(like.shape, generator=rng) if kind == "gaussian" else laplace(like.shape, rng) / math.sqrt(2)
     return drawn.to(like)
 
 
@@ -82,8 +71,8 @@ def laplace(shape: torch.Size, rng: torch.Generator) -> Tensor:
 
 def clipped_and_noisy(message: Message, context: UploadContext, bound: float, deviation: float) -> Message:
     """Return a message whose signals together are no longer than ``bound``, with Gaussian noise on every entry."""
-    signals = [signal(payload, context.broadcast) for payload in message]
-    length = norm({f"{index}.{name}": value for index, values in enumerate(signals) for name, value in values.items()})
+    parts = [signal(payload, context.broadcast) for payload in message]
+    length = norm({f"{index}.{name}": value for index, values in enumerate(parts) for name, value in values.items()})
     share = min(1.0, bound / max(length, 1e-12))
 
     def change(_: str, value: Tensor) -> Tensor:
@@ -115,10 +104,10 @@ class DPNoise(SignalDefense):
     epsilon: Annotated[float, Gt(0)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
 
-    name: ClassVar[str] = "dp-noise"
-    source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
-    guarantee: ClassVar[str] = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
-    answers = (*signals.AVERAGED, MOST_LIKELY, *signals.UNCHANGED)
+    name = "dp-noise"
+    source = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
+    guarantee = "(epsilon, delta)-DP over all rounds, L2, by replacement of a client's images"
+    answers = (*signals.AVERAGED, signals.MOST_LIKELY, *signals.UNCHANGED)
     fits = ROWS | UPDATES
 
     def __post_init__(self) -> None:
@@ -150,7 +139,7 @@ class DPNoise(SignalDefense):
             "given": "",
             "sensitivity": "2 S of the whole upload",
             "releases": plan.rounds,
-            "accountant": ACCOUNTANT,
+            "accountant": accounting.ACCOUNTANT,
             "not_protected": in_clear(plan),
         }
 
@@ -176,21 +165,21 @@ class LocalDp(SignalDefense):
     epsilon: Annotated[float, Gt(0)] = 1.0
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
 
-    name: ClassVar[str] = "local-dp"
-    source: ClassVar[str] = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
-    guarantee: ClassVar[str] = (
+    name = "local-dp"
+    source = "LocalDpMod of Flower 1.41; Dwork and Roth 2014, theorem A.1"
+    guarantee = (
         "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
         "imply, which need not be the one claimed"
     )
-    answers = (MOST_LIKELY, LIKENESS)
+    answers = (signals.MOST_LIKELY, signals.LIKENESS)
     fits = UPDATES
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         return clipped_and_noisy(message, context, self.clipping_norm, self.implied(1).deviation)
 
-    def implied(self, releases: int) -> ImpliedEpsilon:
+    def implied(self, releases: int) -> accounting.ImpliedEpsilon:
         """Return the epsilon claimed beside those that follow, for a client that sends in so many rounds."""
-        return implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
+        return accounting.implied_epsilon(self.clipping_norm, self.sensitivity, self.epsilon, self.delta, releases)
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         implied = self.implied(plan.rounds)
@@ -241,12 +230,12 @@ class SvtPrivacy(SignalDefense):
     replace: bool = True
     steps: Annotated[int, Ge(1)] = 1
 
-    name: ClassVar[str] = "svt-privacy"
-    source: ClassVar[str] = "SVTPrivacy of NVFlare 2.9; Li et al., MLMI 2019; Lyu et al., VLDB 2017 (budgets)"
-    guarantee: ClassVar[str] = "epsilon-DP of a client's update, by replacement of all its images, with a large epsilon"
+    name = "svt-privacy"
+    source = "SVTPrivacy of NVFlare 2.9; Li et al., MLMI 2019; Lyu et al., VLDB 2017 (budgets)"
+    guarantee = "epsilon-DP of a client's update, by replacement of all its images, with a large epsilon"
     answers = (
-        Answer(signals.SEARCHES, NETWORK_NAMES, {"match": "sent"}, note="leaves out what was not sent"),
-        LIKENESS,
+        Answer(signals.SEARCHES, signals.NETWORK_NAMES, {"match": "sent"}, note="leaves out what was not sent"),
+        signals.LIKENESS,
     )
     fits = STATES
 

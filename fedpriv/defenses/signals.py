@@ -29,7 +29,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 
 class SignalDefense(Defense):
-    """A defense that changes the signal of uploads, tensor by tensor unless ``upload`` is overridden.
+    """A defense that changes uploads one by one, tensor by tensor of their signals unless ``protected`` is overridden.
 
     Attributes:
         fits: kinds of payload; counts pass unchanged.
@@ -38,7 +38,7 @@ class SignalDefense(Defense):
 
     fits: ClassVar[Kinds] = SIGNALS
     behind: ClassVar[tuple[str, ...]] = ()
-    unanswered: ClassVar[str] = NO_OTHERS
+    unanswered = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods whose uploads it does not fit."""
@@ -48,9 +48,13 @@ class SignalDefense(Defense):
         """Return a tensor of the signal as it is sent."""
         return value
 
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
+        """Return a payload as it is sent."""
+        return changed(payload, context.broadcast, lambda _, value: self.change(value, context))
+
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return the message with every tensor of its signals changed."""
-        return transform(message, context.broadcast, lambda _, value: self.change(value, context))
+        """Return the message with every payload changed."""
+        return tuple(self.protected(payload, context) for payload in message)
 
 
 def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str, ...] = ()) -> None:
@@ -75,15 +79,6 @@ def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str,
             )
 
 
-def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
-    """Refuse a place behind a defense that falsifies the label encodings that this one goes by."""
-    if plan.false_labels:
-        raise UserError(
-            f"defense {defense!r} behind {plan.false_labels!r}: needs the weight of every class, which the label encoding "
-            f"does not say any more; give {defense} first"
-        )
-
-
 def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
     """Return the tensors that were computed from images, by name; empty for counts.
 
@@ -103,7 +98,7 @@ def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
 def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
     """Return the payload with its signal changed; the payload handed in is left alone."""
     values = {name: change(name, value) for name, value in signal(payload, broadcast).items()}
-    before = _reference(payload, broadcast) if values else {}
+    before = _reference(payload, broadcast)
     values = {name: before[name] + value if before else value for name, value in values.items()}
     new: dict[str, Any] = {}
     for spec in fields(payload):
@@ -116,12 +111,8 @@ def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
 
 
 def transform(message: Message, broadcast: Message, change: Change) -> Message:
-    """Return a message with the signal of every payload changed; the names handed over are ``kind.name``."""
-
-    def of(payload: Payload) -> Payload:
-        return changed(payload, broadcast, lambda name, value: change(f"{payload.kind}.{name}", value))
-
-    return tuple(of(payload) for payload in message)
+    """Return a message with the signal of every payload changed."""
+    return tuple(changed(payload, broadcast, change) for payload in message)
 
 
 def is_signal(entry: Entry) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -38,13 +38,13 @@ class Soteria(Defense):
 
     percentile: Annotated[float, Ge(0), Le(100)] = 80.0
 
-    name: ClassVar[str] = "soteria"
-    source: ClassVar[str] = "Sun, Li, Wang, Yang, Li, Chen, CVPR 2021, section 5"
+    name = "soteria"
+    source = "Sun, Li, Wang, Yang, Li, Chen, CVPR 2021, section 5"
     answers = (
         Answer(("dlg", "inverting-gradients"), WHOLE_NAMES, {"ignore": "head.weight"}, note="match all other layers"),
         Answer(("head-update",), ("classifier",), {"match": "nonzero"}, note="inverts the columns that are left"),
     )
-    unanswered: ClassVar[str] = NO_OTHERS
+    unanswered = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         if not any(kind in HEADED for kind in plan.uploads):
@@ -133,8 +133,8 @@ class Precode(Defense):
     code: Annotated[int, Ge(1)] = 256
     beta: Annotated[float, Ge(0)] = 1e-3
 
-    name: ClassVar[str] = "precode"
-    source: ClassVar[str] = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
+    name = "precode"
+    source = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
     answers = (
         Answer(("linear-layer",), ("model", "small-model", "extractor", "low-rank-model"), note=_INTO),
         Answer(
@@ -200,8 +200,8 @@ class Mixup(Defense):
     most: Annotated[float, Gt(0), Le(1)] = 0.65
     signs: bool = False
 
-    name: ClassVar[str] = "mixup"
-    source: ClassVar[str] = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
+    name = "mixup"
+    source = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
     answers = (
         Answer(("dlg",), WHOLE_NAMES, {"labels": "joint"}, note=_MIXED),
         Answer(note="they find what was trained on, which is mixed"),
@@ -217,8 +217,7 @@ class Mixup(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         refuse_private_gradients(self.name, plan)
         if plan.batch_size < 2:
-            least = "batch_size=2"
-            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs {least} or more")
+            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs batch_size=2 or more")
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         return replace(plan, mixing=(*plan.mixing, self.name))
@@ -284,18 +283,15 @@ class Transform(Defense):
     policy: str = PUBLISHED
     crop: bool = True
 
-    name: ClassVar[str] = "transform"
-    source: ClassVar[str] = "Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021"
+    name = "transform"
+    source = "Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021"
     answers = (Answer(note="the transformed image leaks as any other"),)
 
     def __post_init__(self) -> None:
-        self._policies()
-
-    def _policies(self) -> tuple[tuple[int, ...], ...]:
-        return read_policy(self.policy, "options of defense transform")
+        read_policy(self.policy)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        policies = self._policies()
+        policies = read_policy(self.policy)
 
         def on_transformed(step: Step) -> Step:
             def transformed(work: Work, images: Tensor, labels: Tensor) -> Tensor:

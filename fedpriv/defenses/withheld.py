@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
 
-from fedpriv.defenses.signals import LAYER_NAMES, NETWORK_NAMES, UNTOUCHED, SignalDefense, refuse_false_labels
+from fedpriv.defenses.signals import LAYER_NAMES, NETWORK_NAMES, UNTOUCHED, SignalDefense
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.uploads.kinds import BY_CLASS, MIXTURES, payload_kind
@@ -32,15 +32,19 @@ class CountFloor(SignalDefense):
 
     least: Annotated[int, Ge(2)] = 5
 
-    name: ClassVar[str] = "count-floor"
-    source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
-    guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
+    name = "count-floor"
+    source = "derived here, after k-anonymity (Sweeney 2002)"
+    guarantee = "each uploaded mean is over at least k images; no bound on what it tells about one"
     answers = (UNTOUCHED,)
     fits = BY_CLASS
 
     def check(self, plan: ProtectionPlan) -> None:
         super().check(plan)
-        refuse_false_labels(self.name, plan)
+        if plan.false_labels:
+            raise UserError(
+                f"defense {self.name!r} behind {plan.false_labels!r}: needs the weight of every class, which the label "
+                f"encoding does not say any more; give {self.name} first"
+            )
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         kept: list[Payload] = []
@@ -64,9 +68,8 @@ class HideLabels(SignalDefense):
     On the wire: one class id. The server learns from the wrong mixture of labels, which costs accuracy.
     """
 
-    name: ClassVar[str] = "hide-labels"
-    source: ClassVar[str] = "derived here"
-    guarantee: ClassVar[str] = "none"
+    name = "hide-labels"
+    source = "derived here"
     answers = (
         Answer(("unmix",), _ENTANGLED, {"weights": "hidden"}, note=_WEIGHTS),
         Answer(("membership",), _ENTANGLED, {"classes": "any"}, note="believes no label encoding to rule a class out"),
@@ -80,15 +83,12 @@ class HideLabels(SignalDefense):
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         return replace(plan, false_labels=self.name)
 
-    def upload(self, message: Message, context: UploadContext) -> Message:
-        sent: list[Payload] = []
-        for payload in message:
-            encoding = payload.said("weights")
-            if encoding is not None:
-                largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
-                payload = replace(payload, **{str(payload.field_that_says("weights")): largest})
-            sent.append(payload)
-        return tuple(sent)
+    def protected(self, payload: Payload, context: UploadContext) -> Payload:
+        encoding = payload.said("weights")
+        if encoding is None:
+            return payload
+        largest = torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
+        return replace(payload, **{str(payload.field_that_says("weights")): largest})
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         names = {f"{kind}.{payload_kind(kind).field_that_says('weights')}" for kind in MIXTURES}
@@ -104,9 +104,9 @@ class UploadInterval(SignalDefense):
 
     k: Annotated[int, Ge(2)] = 5
 
-    name: ClassVar[str] = "upload-interval"
-    source: ClassVar[str] = "derived here"
-    guarantee: ClassVar[str] = "none; 1 / k as many uploads"
+    name = "upload-interval"
+    source = "derived here"
+    guarantee = "none; 1 / k as many uploads"
     answers = (Answer(("unmix",), ("entangled",), note="one posterior of the uploads there are"), UNTOUCHED)
     behind = ("prune", "quantise", "sign", "diagonal")
 
@@ -137,18 +137,16 @@ class SecureAggregation(Defense):
     are not in the ledger. No guarantee about the mean itself: it can be taken apart over rounds of different clients.
     """
 
-    name: ClassVar[str] = "secure-aggregation"
-    source: ClassVar[str] = "Bonawitz et al., CCS 2017"
-    encodes: ClassVar[bool] = True
-    guarantee: ClassVar[str] = (
-        "the server sees weighted means over a round's clients only; nothing about what those tell"
-    )
+    name = "secure-aggregation"
+    source = "Bonawitz et al., CCS 2017"
+    encodes = True
+    guarantee = "the server sees weighted means over a round's clients only; nothing about what those tell"
     answers = (
         Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
         Answer(("membership",), (*NETWORK_NAMES, *LAYER_NAMES), note=_ONE_OF),
         Answer(note="they see every client alike, so that nothing tells one from another"),
     )
-    server_view: ClassVar[Literal["each", "sum"]] = "sum"
+    server_view = "sum"
 
     def check(self, plan: ProtectionPlan) -> None:
         if not plan.linear_aggregation or not plan.uploads:

@@ -27,8 +27,7 @@ MODELS = Registry(
         for file, names in (
             ("zoo", ("cnn4", *_CNNS, *_FEDHENN_CNNS)),
             ("stock", _STOCK),
-            ("zoo", ("lenet-sigmoid",)),
-            ("zoo", (*_SMALL, "plane-mlp")),
+            ("zoo", ("lenet-sigmoid", *_SMALL, "plane-mlp")),
         )
         for name in names
     },
@@ -39,9 +38,9 @@ MODELS = Registry(
 MAPPINGS = Registry(
     "representation mapping",
     {
-        "ap": "fedpriv.models.split:average_pooling",
-        "mp": "fedpriv.models.split:max_pooling",
-        "fc": "fedpriv.models.split:fully_connected",
+        "ap": "fedpriv.models.split:AveragePooling",
+        "mp": "fedpriv.models.split:MaxPooling",
+        "fc": "torch.nn:Linear",
     },
 )
 

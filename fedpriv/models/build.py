@@ -20,11 +20,9 @@ from fedpriv.models.zoo import start_uniform
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 
-MOST_GROUPS = 32
 _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_, Tensor.log_normal_)
 
 
-@lru_cache(maxsize=256)
 def blueprint_of(name: str, image_shape: ImageShape, n_classes: int, width: int, mapping: str) -> Blueprint:
     """Return an architecture with representations of width d, or of its own vectors' width where ``mapping`` is ``none``."""
     own = Blueprint(name, image_shape, n_classes, width)  # whose mapping is the identity where widths agree
@@ -44,7 +42,8 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         with global_seed(derive_seed(seed, "extractor", blueprint.name, *blueprint.image_shape)):
             extractor, n_vector = _make_extractor(blueprint)
         with global_seed(derive_seed(seed, "mapping", n_vector, blueprint.width)):
-            mapping = make_mapping(n_vector, blueprint.width)
+            maps = n_vector != blueprint.width or blueprint.mapping == "fc"
+            mapping = make_mapping(n_vector, blueprint.width) if maps else nn.Identity()
         with global_seed(derive_seed(seed, "head", blueprint.width, blueprint.n_classes)):
             head = nn.Linear(blueprint.width, blueprint.n_classes)
             if blueprint.name == "lenet-sigmoid":
@@ -53,7 +52,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         if blueprint.bottleneck:
             with global_seed(derive_seed(seed, "bottleneck", blueprint.width, blueprint.bottleneck)):
                 bottleneck = VariationalBottleneck(blueprint.width, blueprint.bottleneck)
-        return SplitModel(extractor, mapping, head, bottleneck=bottleneck)
+        return SplitModel(extractor, mapping, head, bottleneck)
 
 
 class _NoDraws(TorchFunctionMode):
@@ -70,19 +69,16 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-@lru_cache(maxsize=256)
 def extractor_parameters(blueprint: Blueprint) -> int:
     """Return the extractor's number of parameters (mapping and head left out) without allocating its weights."""
     return count_parameters(_weightless_extractor(blueprint)[0])
 
 
-@lru_cache(maxsize=256)
 def extractor_batch_norms(blueprint: Blueprint) -> int:
     """Return the number of the extractor's layers with batch normalisation, without allocating its weights."""
     return sum(isinstance(layer, _BatchNorm) for layer in _weightless_extractor(blueprint)[0].modules())
 
 
-@lru_cache(maxsize=256)
 def mapping_parameters(blueprint: Blueprint) -> int:
     """Return the mapping's number of parameters without allocating its weights."""
     if blueprint.mapping != "fc":  # the one mapping with parameters of its own
@@ -95,6 +91,7 @@ def narrowing_models() -> tuple[str, ...]:
     return tuple(name for name in MODELS if "last_hidden" in signature(MODELS.load(name)).parameters)
 
 
+@lru_cache(maxsize=256)
 def _weightless_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
     _check_sizes(blueprint)
     with torch.device("meta"), _NoDraws():
@@ -122,7 +119,7 @@ def _with_group_norm(module: nn.Module) -> nn.Module:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, _BatchNorm):
                 channels = layer.num_features
-                setattr(parent, name, nn.GroupNorm(math.gcd(MOST_GROUPS, channels), channels, layer.eps, layer.affine))
+                setattr(parent, name, nn.GroupNorm(math.gcd(32, channels), channels, layer.eps, layer.affine))
     return module
 
 

@@ -2,8 +2,8 @@
 
 The mapping takes vectors of any width L to the shared width d (FedRE, section on heterogeneous models). AP and MP are
 adaptive pooling along the feature axis: output j is the mean or the maximum of ``input[floor(j L / d) : ceil((j + 1) L
-/ d)]``; where L < d the windows repeat values. FC is a trainable linear layer that belongs to the client and is never
-uploaded.
+/ d)]``; where L < d the windows repeat values, and where L = d the vectors pass unchanged. FC is a trainable linear layer,
+also where L = d, that belongs to the client and is never uploaded.
 """
 
 from __future__ import annotations
@@ -65,21 +65,6 @@ class MaxPooling(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return vectors ``(n, d)``."""
         return vectors[..., self.positions].max(dim=-1).values
-
-
-def average_pooling(n_in: int, n_out: int) -> nn.Module:
-    """AP from width ``n_in`` to ``n_out``; the identity where they agree."""
-    return nn.Identity() if n_in == n_out else AveragePooling(n_in, n_out)
-
-
-def max_pooling(n_in: int, n_out: int) -> nn.Module:
-    """MP from width ``n_in`` to ``n_out``; the identity where they agree."""
-    return nn.Identity() if n_in == n_out else MaxPooling(n_in, n_out)
-
-
-def fully_connected(n_in: int, n_out: int) -> nn.Module:
-    """FC from width ``n_in`` to ``n_out``: a trainable linear layer, also where they agree."""
-    return nn.Linear(n_in, n_out)
 
 
 @functools.lru_cache(maxsize=64)
@@ -148,14 +133,14 @@ class VariationalBottleneck(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return vectors ``(n, d)``."""
         mean, raw = self.encoder(vectors).chunk(2, 1)
-        if not self.training:
-            decoded: Tensor = self.decoder(mean)
-            return decoded
-        deviation = softplus(raw).clamp(min=LEAST_DEVIATION)
-        # KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the code, averaged over rows
-        self.divergence = (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
-        drawn: Tensor = self.decoder(mean + deviation * torch.randn_like(mean))
-        return drawn
+        code = mean
+        if self.training:
+            deviation = softplus(raw).clamp(min=LEAST_DEVIATION)
+            # KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the code, averaged over rows
+            self.divergence = (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2
+            code = mean + deviation * torch.randn_like(mean)
+        decoded: Tensor = self.decoder(code)
+        return decoded
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the divergence behind: it hangs in a graph, which cannot be copied."""
@@ -163,7 +148,7 @@ class VariationalBottleneck(nn.Module):
 
 
 class SplitModel(nn.Module):
-    """``logits = head(bottleneck(mapping(extractor((x - mean) / std))))``.
+    """``logits = head(bottleneck(mapping(extractor((x - 0.5) / 0.5))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
@@ -172,16 +157,11 @@ class SplitModel(nn.Module):
         bottleneck: as of :class:`Blueprint`.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         extractor: nn.Module,
         mapping: nn.Module,
         head: nn.Linear,
-        mean: float = 0.5,
-        std: float = 0.5,
         bottleneck: VariationalBottleneck | None = None,
     ) -> None:
         super().__init__()
@@ -189,12 +169,10 @@ class SplitModel(nn.Module):
         self.mapping = mapping
         self.bottleneck = bottleneck  # before the head: parameters are listed in the order in which they are passed
         self.head = head
-        self.register_buffer("mean", torch.tensor(mean), persistent=False)
-        self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
-        vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
+        vectors: Tensor = self.mapping(self.extractor((images - 0.5) / 0.5))
         return vectors if self.bottleneck is None else self.bottleneck(vectors)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -17,8 +17,6 @@ from torchvision.models.resnet import BasicBlock
 
 from fedpriv.models import ImageShape, UnfitShape, require_sides
 
-GOOGLENET_LEAST_SIDE = 15  # below it the third pooling layer has no window left
-
 
 def _with_channels(stem: nn.Conv2d, channels: int, he: bool = False) -> nn.Conv2d:
     """Return the same convolution for ``channels`` input channels, itself where nothing changes."""
@@ -74,7 +72,7 @@ def googlenet(image_shape: ImageShape) -> tuple[nn.Module, int]:
 
     Weights start as torch's layers start: torchvision's truncated normal for this network takes many seconds on a CPU.
     """
-    require_sides(image_shape, GOOGLENET_LEAST_SIDE)
+    require_sides(image_shape, 15)  # below it the third pooling layer has no window left
     net = zoo.googlenet(weights=None, aux_logits=False, init_weights=False, num_classes=1)
     net.conv1.conv = _with_channels(net.conv1.conv, image_shape[0])
     net.fc = nn.Identity()

@@ -18,8 +18,6 @@ from fedpriv.models import LENET_CHANNELS, PLANE_WIDTH, ImageShape, UnfitShape, 
 from fedpriv.models.split import AveragePool
 
 LEAST_SIDE = 16  # two unpadded 5x5 convolutions, each followed by a halving, leave one pixel of 16
-WEIGHT_BOUND = 0.5
-"""Weights of DLG's LeNet start uniform in [-0.5, 0.5], wide enough that sigmoids pass gradients on."""
 
 
 class Halving(nn.MaxPool2d):
@@ -42,13 +40,16 @@ class Halving(nn.MaxPool2d):
         return torch.maximum(*of_two)
 
 
-def _convolutions(image_shape: ImageShape, *widths: int, padding: int = 0) -> tuple[list[nn.Module], int]:
-    """Return 5x5 convolutions with 2x2 max pooling and ReLU, the flattening layer, and the flattened width."""
+def _convolutions(
+    image_shape: ImageShape, *widths: int, kernel: int = 5, padding: int = 0
+) -> tuple[list[nn.Module], int]:
+    """Return convolutions with 2x2 max pooling and ReLU, the flattening layer, and the flattened width."""
     _, height, width = image_shape
     layers: list[nn.Module] = []
+    less = kernel - 1 - 2 * padding
     for before, after in pairwise((image_shape[0], *widths)):
-        layers += [nn.Conv2d(before, after, 5, padding=padding), Halving(), nn.ReLU()]
-        height, width = (height - 4 + 2 * padding) // 2, (width - 4 + 2 * padding) // 2
+        layers += [nn.Conv2d(before, after, kernel, padding=padding), Halving(), nn.ReLU()]
+        height, width = (height - less) // 2, (width - less) // 2
     return [*layers, nn.Flatten()], widths[-1] * height * width
 
 
@@ -108,9 +109,9 @@ fedhenn_cnn_5 = partial(_fedhenn_cnn, convolutions=3, linear=3)
 
 
 def start_uniform(module: nn.Module) -> None:
-    """Redraw every parameter of ``module`` from U(-0.5, 0.5), in place, from torch's global generator."""
+    """Redraw every parameter of ``module`` from U(-0.5, 0.5), in place: wide enough that sigmoids pass gradients on."""
     for parameter in module.parameters():
-        nn.init.uniform_(parameter, -WEIGHT_BOUND, WEIGHT_BOUND)
+        nn.init.uniform_(parameter, -0.5, 0.5)
 
 
 def lenet_sigmoid(image_shape: ImageShape) -> tuple[nn.Module, int]:
@@ -141,19 +142,8 @@ def small_cnn_wide(image_shape: ImageShape, last_hidden: int = 256) -> tuple[nn.
 
 def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: int, out: int) -> tuple[nn.Module, int]:
     require_sides(image_shape, 4)
-    channels, height, width = image_shape
-    extractor = nn.Sequential(
-        nn.Conv2d(channels, first, kernel, padding="same"),
-        Halving(),
-        nn.ReLU(),
-        nn.Conv2d(first, second, kernel, padding="same"),
-        Halving(),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),
-        nn.ReLU(),
-    )
-    return _start_for_relu(extractor), out
+    layers, flat = _convolutions(image_shape, first, second, kernel=kernel, padding=kernel // 2)
+    return _start_for_relu(nn.Sequential(*layers, nn.Linear(flat, out), nn.ReLU())), out
 
 
 def _start_for_relu(extractor: nn.Module) -> nn.Module:

@@ -72,7 +72,7 @@ def harder(images, rows):
 
 def test_of_four_rows_two_end_and_then_one():
     def searched(schedule, restarts=4):
-        prior = PixelPrior(started(7).expand(len(HARDER), *SHAPE), 0.02)  # alike, so that only the factors differ
+        prior = PixelPrior(started(7).expand(len(HARDER), *SHAPE))  # alike, so that only the factors differ
         return fit(prior, harder, schedule, lambda step: None, restarts=restarts)
 
     halved = searched(Schedule(40, 1e-2, tolerance=0.0, halvings=(0.1, 0.25)))
@@ -92,7 +92,7 @@ def test_a_chunk_holds_all_rows_of_its_targets(chunk_rows):
 
     def solve(rows, tick):
         sizes.append(len(rows))
-        prior = PixelPrior(torch.stack([started(row.restart) for row in rows]), 0.02)
+        prior = PixelPrior(torch.stack([started(row.restart) for row in rows]))
         places = torch.tensor([4 * row.position + row.restart for row in rows])
         return fit_rows(rows, prior, lambda images, which: harder(images, places[which]), schedule, tick, restarts=4)
 

@@ -59,7 +59,7 @@ def prior_on(device, name):
         frame = Frame(centres, general_spectrum(SHAPE).to(device))
         return SpectralPrior(drawn_points(drawn, frame), frame)
     start = torch.stack([torch.rand(SHAPE, generator=draw) for draw in drawn]).to(device)
-    return PixelPrior(start, 0.02)
+    return PixelPrior(start)
 
 
 def fitted(device, name, iterations, tick=lambda step: None, recorded=True):

@@ -38,19 +38,17 @@ def one_step(model, energy=None, only_extractor=False):
     return before, {name: before[name] - RATE * gradient[name] for name in names}, gradient
 
 
-def shapes(model):
-    return {name: value.shape for name, value in model.named_parameters()}
-
-
 @pytest.mark.parametrize("kind", [Model, SmallModel, Extractor])
 def test_the_gradient_of_a_full_upload_is_the_clients_own(kind):
     model = network()
     before, after, gradient = one_step(model, only_extractor=kind is Extractor)
     seen = Observation(1, 0, (kind(after), SampleCount(torch.tensor([5]))), (kind(before),))
-    update = read_update(seen, shapes(model), CPU)
+    update = read_update(seen, model, CPU)
     assert update.project is None
     # In the architecture's order, whatever the order on the wire: the last layer is found by it.
-    assert list(update.before) == [n for n in shapes(model) if kind is not Extractor or not n.startswith("head.")]
+    assert list(update.before) == [
+        n for n, _ in model.named_parameters() if kind is not Extractor or not n.startswith("head.")
+    ]
     for name, value in update.gradient(RATE).items():
         torch.testing.assert_close(value, gradient[name], rtol=1e-4, atol=2e-6)
 
@@ -60,7 +58,7 @@ def test_of_a_truncated_upload_the_projected_gradient_is_exact(energy):
     model = network()
     before, after, gradient = one_step(model, energy)
     seen = Observation(1, 0, (LowRankModel(compress(after, energy)),), (LowRankModel(compress(before, 1.0)),))
-    update = read_update(seen, shapes(model), CPU)
+    update = read_update(seen, model, CPU)
     found, wanted = update.gradient(RATE), update.project(gradient)
     lost = 0.0
     for name, value in found.items():
@@ -120,9 +118,9 @@ def test_other_uploads_and_other_shapes_are_refused():
     before, after, _ = one_step(model)
     mixture = Entangled(torch.zeros(4), torch.zeros(10))
     with pytest.raises(UserError, match="in the upload, got entangled"):
-        read_update(Observation(1, 0, (mixture,), (Model(before),)), shapes(model), CPU)
+        read_update(Observation(1, 0, (mixture,), (Model(before),)), model, CPU)
     with pytest.raises(UserError, match="in the broadcast, got nothing"):
-        read_update(Observation(1, 0, (Model(after),), ()), shapes(model), CPU)
+        read_update(Observation(1, 0, (Model(after),), ()), model, CPU)
     del after["head.bias"]
     with pytest.raises(UserError, match=r"upload parameter 'head.bias' should be \(10,\), got nothing"):
-        read_update(Observation(1, 0, (Model(after),), (Model(before),)), shapes(model), CPU)
+        read_update(Observation(1, 0, (Model(after),), (Model(before),)), model, CPU)

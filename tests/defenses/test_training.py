@@ -117,7 +117,7 @@ def test_leaving_the_head_out_answers_soteria():
 
 def test_the_published_policy_is_what_the_authors_table_says():
     assert len(AUGMENTATIONS) == 50
-    names = [[AUGMENTATIONS[number] for number in policy] for policy in read_policy(Transform().policy, "policy")]
+    names = [[AUGMENTATIONS[number] for number in policy] for policy in read_policy(Transform().policy)]
     assert names == [
         [("translate-x", 9), ("contrast", 6), ("translate-y", 2)],
         [("translate-y", 3), ("contrast", 7), ("contrast", 7)],

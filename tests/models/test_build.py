@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
-from fedpriv.models.split import Blueprint, SplitModel, average_pooling, max_pooling
+from fedpriv.models.split import AveragePooling, Blueprint, MaxPooling, SplitModel
 from fedpriv.models.zoo import Halving
 from fedpriv.util.errors import UserError
 
@@ -216,7 +216,7 @@ widths = st.integers(1, 70)
     ],
 )
 def test_average_pooling_has_the_published_windows(n_in, n_out, start):
-    out = average_pooling(n_in, n_out)(torch.arange(float(n_in))[None])
+    out = AveragePooling(n_in, n_out)(torch.arange(float(n_in))[None])
     assert out.shape == (1, n_out)
     torch.testing.assert_close(out[0, : len(start)], torch.tensor(start))
 
@@ -227,7 +227,7 @@ def test_both_poolings_equal_torchs_and_so_do_their_gradients(n_in, n_out, seed)
     draw = torch.Generator().manual_seed(seed)
     vectors = torch.randn(3, n_in, generator=draw)
     weights = torch.randn(3, n_out, generator=draw)
-    for ours, oracle in ((average_pooling, nn.AdaptiveAvgPool1d), (max_pooling, nn.AdaptiveMaxPool1d)):
+    for ours, oracle in ((AveragePooling, nn.AdaptiveAvgPool1d), (MaxPooling, nn.AdaptiveMaxPool1d)):
         results = []
         for module in (ours(n_in, n_out), oracle(n_out)):
             x = vectors.clone().requires_grad_()

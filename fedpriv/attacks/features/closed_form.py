@@ -65,7 +65,6 @@ class HeadUpdate(RecoverThenInvert):
     needs = Needs(extractor=("white_box",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
-        """Solve for the class means of every attacked client."""
         return _recovered(problem, recover_from_head)
 
 
@@ -84,7 +83,6 @@ class AngleUpdate(RecoverThenInvert):
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
-        """Solve for the class means of every attacked client."""
         return _recovered(problem, partial(recover_from_angle, seed=problem.seed))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -19,8 +20,9 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.matching import Matcher
 from fedpriv.attacks.gradients.step_attack import GradientMatching, StepProblem
 from fedpriv.attacks.gradients.update import square_norms
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.priors.spectral import PIXEL, general_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, Tick
+from fedpriv.attacks.search.candidates import Row, Solved, Tick, solve_rows
 from fedpriv.attacks.search.lbfgs import Evaluate, LbfgsSettings, bytes_of_history, minimise
 
 _FIRST_GAIN = 0.1  # a start is redrawn unless the first call of the optimiser brings the loss below this share
@@ -61,15 +63,20 @@ class DeepLeakage(GradientMatching):
 
     @property
     def labels_known(self) -> bool:
-        """False where labels are found together with the images."""
         return self.labels != "joint"
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of the history of L-BFGS."""
         pixels = math.prod(problem.knowledge.image_shape)
         return bytes_of_history(updates.labels.shape[1] * (pixels + problem.knowledge.n_classes))
 
-    def solve(
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in rows that have the whole budget each."""
+        solve, steps = partial(self._solve, problem, updates, matcher), self.outer_steps
+        return solve_rows(problem, solve, restarts=self.restarts, iterations=steps, bytes_per_row=bytes_per_row)
+
+    def _solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Minimise the distance of N rows over points ``(N, D)``: pixels, and soft labels if they are optimised too."""

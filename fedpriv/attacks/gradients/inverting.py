@@ -185,8 +185,7 @@ class AdamSearch:
         self._optimiser = Adam([self._point], 1.0, betas=betas, epsilon=_EPSILON, fused=True)
         self._first = start.new_tensor([[config.variation, config.unlikely] for config in configs]).T
         self._weights = self._first.clone()
-        self._each = torch.ones(len(start), device=start.device)
-        self._lowest = torch.full_like(self._each, torch.inf)
+        self._lowest = start.new_full((len(start),), torch.inf)
         self._images = self._shown().detach().clone()
         self._distance = torch.full_like(self._lowest, torch.inf)
 
@@ -226,7 +225,7 @@ class AdamSearch:
 
     def _step(self) -> None:
         """Evaluate, then take a step back into the box."""
-        (gradient,) = torch.autograd.grad(self._evaluate(), self._point, self._each)
+        (gradient,) = torch.autograd.grad(self._evaluate().sum(), self._point)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._optimiser.step([gradient.sign() if self._signed else gradient])
@@ -269,7 +268,7 @@ def absolute_variation(images: Tensor) -> Tensor:
     return across + down
 
 
-_TRIAL, _LEAST = 0.2, 12  # share of the iterations that choose the row that goes on; iterations that show anything
+_LEAST = 12  # iterations that show anything
 _START, _NEAR = 0.2, 0.1  # noise of the start: in pixels, of a unit of the learning rate; in a frame, of deviations
 _FLAT = 0.02  # mean difference of neighbouring pixels below which an image is hardly smoother for differing less
 _CONVERGED = 1e-3  # distance below which a row has converged
@@ -312,7 +311,6 @@ class InvertingGradients(GradientMatching):
         return (replace(next(item for item in known if not item.curved), variation=self.total_variation),)
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
-        """Estimate the memory of a history of L-BFGS where rows are searched by it."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
         curved = any(config.curved for config in self.configs(network, TargetInfo(1)))
         return curved * bytes_of_history(updates.labels.shape[1] * math.prod(problem.knowledge.image_shape))
@@ -368,7 +366,7 @@ class InvertingGradients(GradientMatching):
                 parts.append((places, walk(own_rows, tell, iterations, own_configs, start[places].to(problem.device))))
             return joined(parts)
 
-        rungs = ladder(self.restarts * len(configs[0]), self.iterations, _TRIAL, _LEAST)
+        rungs = ladder(self.restarts * len(configs[0]), self.iterations, _LEAST)
         return climb(problem, some, rungs, bytes_per_row)
 
     def _starts(

@@ -49,14 +49,12 @@ class LayerInputs:
             raise _Reached(given[0])
 
         layer.register_forward_pre_hook(stop)
-        own = {f"{name}.{part}" for part, _ in layer.named_parameters()}
-        there = {part for part, _ in self._model.named_parameters()} - own
+        there = {part for part, _ in self._model.named_parameters() if not part.startswith(f"{name}.")}
         self._weights = {part: value.to(device) for part, value in weights.items() if part in there}
         # What an image puts into the layer does not depend on the others of its batch.
         self.alone = not any(isinstance(module, _BATCHED) for module in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the layer's inputs."""
         try:
             functional_call(self._model, self._weights, (images,))
         except _Reached as result:
@@ -73,7 +71,6 @@ class LayerViews:
         self._made: list[tuple[str, Weights, LayerInputs]] = []
 
     def of(self, name: str, weights: Weights) -> LayerInputs:
-        """Return the map to a layer's inputs."""
         made = (view for layer, others, view in self._made if layer == name and equal_weights(others, weights))
         view = next(made, None)
         if view is None:

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.gradients import separation
 from fedpriv.attacks.gradients.layers import (
     LayerInputs,
     LayerViews,
@@ -23,14 +24,6 @@ from fedpriv.attacks.gradients.layers import (
     first_linear,
     label_slopes,
     logits_behind,
-)
-from fedpriv.attacks.gradients.separation import (
-    EXPLAINED,
-    MOST_BY_LABELS,
-    LabelSlopes,
-    LinearGradient,
-    lone_inputs,
-    separate,
 )
 from fedpriv.attacks.gradients.update import LocalStep, Update, batch_facts, infer_labels, private_head, read_update
 from fedpriv.attacks.inputs.outputs import relative_feature_distance
@@ -71,7 +64,6 @@ class LinearLayer(Attack):
     needs = Needs(batch=True)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the batch of each target, or refuse a network without such a layer."""
         knowledge, device = problem.knowledge, problem.device
         model, facts, updates, layer, views = self._read(problem)
         own_labels, inputs, left_over, sound = [], [], [], []
@@ -79,10 +71,10 @@ class LinearLayer(Attack):
             current = _labels(model, knowledge, own_facts, target, update)
             by_label = _by_label(model, layer, update, current, own_facts, knowledge, target.client)
             draw = generator(problem.seed, target.round, target.client, "linear-layer")
-            gradient = LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
+            gradient = separation.LinearGradient(update.gradient(own_facts.learning_rate), update.project, layer)
             own_inputs, attested = _solve(gradient, len(current), draw, by_label)
             left_over.append(gradient.unexplained(own_inputs))
-            sound.append(attested and left_over[-1] < EXPLAINED)
+            sound.append(attested and left_over[-1] < separation.EXPLAINED)
             # A batch of fewer images shows them again, and again.
             inputs.append(own_inputs[torch.arange(len(current)) % len(own_inputs)].float())
             own_labels.append(current)
@@ -112,7 +104,7 @@ class LinearLayer(Attack):
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the share of the layer's gradient that is no combination of what images put into the layer."""
         _, _, updates, layer, views = self._read(problem)
-        gradients = [LinearGradient(update.gradient(1.0), update.project, layer) for update in updates]
+        gradients = [separation.LinearGradient(update.gradient(1.0), update.project, layer) for update in updates]
 
         def of(images: Tensor) -> Tensor:
             with torch.no_grad():
@@ -126,8 +118,7 @@ class LinearLayer(Attack):
         knowledge, image_shape = problem.knowledge, problem.knowledge.image_shape
         known = [batch_facts(self.name, knowledge, target.client) for target in problem.targets]
         model, seen = known[0][0], [observation_of(problem.observations, target) for target in problem.targets]
-        shapes = {name: value.shape for name, value in model.named_parameters()}
-        updates = [read_update(item, shapes, problem.device) for item in seen]
+        updates = [read_update(item, model, problem.device) for item in seen]
         layer = first_linear(model, image_shape, updates[0].before.keys())
         views = LayerViews(model, problem.device)
         return model, [facts for _, facts in known], updates, layer, [views.of(layer, item.before) for item in updates]
@@ -155,13 +146,13 @@ class LinearLayer(Attack):
 
 
 def _solve(
-    known: LinearGradient, count: int, draw: torch.Generator, by_label: LabelSlopes | None
+    known: separation.LinearGradient, count: int, draw: torch.Generator, by_label: separation.LabelSlopes | None
 ) -> tuple[Tensor, bool]:
     """Return up to ``count`` inputs ``(n, k)`` of a layer, and whether each shows that it is no mixture."""
-    errors, attested = separate(known.rows, known.bias, count, draw, by_label)
+    errors, attested = separation.separate(known.rows, known.bias, count, draw, by_label)
     inputs = known.inputs(errors)
     if len(inputs) < count:
-        lone = lone_inputs(known.rows, known.bias)
+        lone = separation.lone_inputs(known.rows, known.bias)
         lone = lone if known.onto is None else lone @ known.onto.T
         inputs = _with_others(inputs, lone, count)
     if not len(inputs):  # no output was touched: the update is zero
@@ -180,7 +171,7 @@ def _with_others(chosen: Tensor, candidates: Tensor, count: int) -> Tensor:
             offsets, away = torch.stack(results)[1:] - results[0], candidate - results[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
-            if float(away.norm()) < EXPLAINED * float(candidate.norm()):
+            if float(away.norm()) < separation.EXPLAINED * float(candidate.norm()):
                 continue
         results.append(candidate)
     return torch.stack(results) if results else chosen
@@ -192,20 +183,19 @@ def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: T
     if given is not None:
         return given.cpu()
     count, head = facts.images, knowledge.heads.get(target.client)
-    whole = update.before.keys() == {name for name, _ in model.named_parameters()}
-    if head is None and not whole:
+    if head is None and not update.whole:
         return torch.full((count,), -1)
-    fixed = {} if head is None or whole else private_head(head, update.before)
+    fixed = {} if head is None or update.whole else private_head(head, update.before)
     step = LocalStep(update.before, update.gradient(facts.learning_rate), fixed)
     return infer_labels(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
 
 
 def _by_label(
     model: nn.Module, layer: str, update: Update, labels: Tensor, facts: BatchFacts, knowledge: Knowledge, client: int
-) -> LabelSlopes | None:
+) -> separation.LabelSlopes | None:
     """Return the slopes of labels at the layer's outputs; None where they say nothing of the loss there."""
     known = knowledge.loss.through == "cross_entropy" and facts.steps == 1
-    if not known or not 2 <= len(labels) <= MOST_BY_LABELS:
+    if not known or not 2 <= len(labels) <= separation.MOST_BY_LABELS:
         return None
     head, before = knowledge.heads.get(client), update.before
     weights = before if head is None else private_head(head, before) | before

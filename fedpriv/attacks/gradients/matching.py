@@ -15,15 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fedpriv.attacks.gradients import row_gradients
 from fedpriv.attacks.gradients.layers import Known, LayerInputs
-from fedpriv.attacks.gradients.row_gradients import (
-    Gradients,
-    RowGradients,
-    cosine_distance,
-    formed,
-    squared_distance,
-    tangent_part,
-)
 from fedpriv.attacks.gradients.update import (
     LocalStep,
     SentEntries,
@@ -92,7 +85,7 @@ class Matcher:
         self, model: nn.Module, image_shape: ImageShape, facts: BatchFacts, device: torch.device, proximal: float = 0.0
     ) -> None:
         self._facts, self._proximal = facts, proximal
-        self._alone, self.together = StepModel(model, device), RowGradients(model, image_shape, device)
+        self._alone, self.together = StepModel(model, device), row_gradients.RowGradients(model, image_shape, device)
         size = sum(parameter.numel() for parameter in model.parameters())
         self._looped = device.type == "cpu" and size >= _LOOPED
 
@@ -121,9 +114,9 @@ class Matcher:
                 alike.append([row])
         return Matching(self, [_group(rows, steps, *kinds[rows[0]], known, statistics) for rows in alike], steps)
 
-    def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+    def gradients(self, group: _Group, images: Tensor, labels: Tensor) -> tuple[row_gradients.Gradients, Tensor]:
         """Return compared updates by images ``(R, n, c, h, w)`` of labels ``(R, n, C)``, and the readout's inputs."""
-        gradients: Gradients
+        gradients: row_gradients.Gradients
         inputs = images.new_empty(0)
         if self.together.supported and len(group.sizes) == 1:
             gradients, inputs = self.together(group.weights | group.fixed, images, labels, group.readout)
@@ -131,9 +124,9 @@ class Matcher:
             gradients = self._each(group, images, labels)
         sent = group.projection
         if isinstance(sent, Tangent):
-            gradients = {name: tangent_part(gradients[name], sent, name) for name in group.target}
+            gradients = {name: row_gradients.tangent_part(gradients[name], sent, name) for name in group.target}
         elif sent is not None:
-            gradients = sent({name: formed(gradients[name]) for name in group.target})
+            gradients = sent({name: row_gradients.formed(gradients[name]) for name in group.target})
         return gradients, inputs
 
     def _each(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
@@ -174,11 +167,11 @@ class Matching:
         Of images ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, those beyond a candidate's count have no part.
         What else candidates are asked for is added where ``beside``.
         """
-        return self._over_groups(images, labels, rows, cosine_distance, beside)
+        return self._over_groups(images, labels, rows, row_gradients.cosine_distance, beside)
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4), likewise."""
-        return self._over_groups(images, labels, rows, squared_distance, True)
+        return self._over_groups(images, labels, rows, row_gradients.squared_distance, True)
 
     def descent(self, shown: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Evaluate:
         """Return the squared distance and its derivative at points ``(R, D)``; ``shown`` gives images and labels."""
@@ -201,7 +194,7 @@ class Matching:
         images: Tensor,
         labels: Tensor,
         rows: Tensor,
-        compare: Callable[[Gradients, Weights, Tensor], Tensor],
+        compare: Callable[[row_gradients.Gradients, Weights, Tensor], Tensor],
         beside: bool,
     ) -> Tensor:
         if self._last is None or self._last[0] is not rows or self._last[1] != rows._version:

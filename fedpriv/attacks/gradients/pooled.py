@@ -17,7 +17,7 @@ from annotated_types import Ge
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting import InvertingGradients
-from fedpriv.attacks.gradients.update import require_facts
+from fedpriv.attacks.gradients.update import equal_weights, require_facts
 from fedpriv.attacks.inputs.targets import observation_of
 from fedpriv.attacks.observation import BatchFacts, Needs, Observation, Reconstruction, TargetId
 from fedpriv.uploads.kinds import UPDATES, WHOLE, Kinds
@@ -58,13 +58,11 @@ class PooledBatch(Attack):
                     f"round {seen.round}: the server sees the upload of each client, not their mean; attack them as they are"
                 )
 
-    def _inner(self) -> Attack:
-        if self.search == "dlg":
-            return DeepLeakage(outer_steps=-(-self.iterations // 20), restarts=self.restarts)
-        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
-
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for the pooled batch behind each mean, and deal its images out."""
+        search: Attack = InvertingGradients(iterations=self.iterations, restarts=self.restarts)
+        if self.search == "dlg":
+            search = DeepLeakage(outer_steps=-(-self.iterations // 20), restarts=self.restarts)
         searched: list[tuple[Observation, Reconstruction]] = []
         results, owned = [], []
         for target in problem.targets:
@@ -72,7 +70,7 @@ class PooledBatch(Attack):
             seen = pooled.observations[0]
             result = next((result for other, result in searched if _same_upload(other, seen)), None)
             if result is None:
-                result = self._inner().run(pooled)
+                result = search.run(pooled)
                 searched.append((seen, result))
             results.append(result)
             clients = list(counts)
@@ -127,7 +125,4 @@ def _pooled(problem: AttackProblem, target: TargetId) -> tuple[AttackProblem, di
 def _same_upload(first: Observation, second: Observation) -> bool:
     """True if two clients' uploads of a round are one and the same."""
     pairs = zip(first.upload, second.upload, strict=True)
-    tensors = ((current.tensors(), theirs.tensors()) for current, theirs in pairs)
-    return first.round == second.round and all(
-        torch.equal(value, theirs[name]) for current, theirs in tensors for name, value in current.items()
-    )
+    return first.round == second.round and all(equal_weights(one.tensors(), other.tensors()) for one, other in pairs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import torch
 from annotated_types import Ge
@@ -28,16 +29,8 @@ from fedpriv.attacks.gradients.update import (
     sent_entries,
 )
 from fedpriv.attacks.inputs.targets import observation_of
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Knowledge,
-    Needs,
-    Reconstruction,
-    RequirementsByKind,
-    Statistics,
-    TargetId,
-)
-from fedpriv.attacks.search.candidates import Row, Solved, Tick, in_chunks, rows_of, solve_rows
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Reconstruction, Statistics, TargetId
+from fedpriv.attacks.search.candidates import Row, in_chunks, rows_of
 from fedpriv.uploads.kinds import EXTRACTORS, NETWORKS
 from fedpriv.util.errors import UserError, shown
 
@@ -126,29 +119,18 @@ class GradientMatching(Attack):
     unit = "upload"
     needs = Needs(batch=True)
     # An extractor was trained through a head, which stayed private.
-    requirements_by_kind: ClassVar[RequirementsByKind] = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
+    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
 
     @property
     def labels_known(self) -> bool:
         """False where labels are found together with the images; else they are looked up or inferred."""
         return True
 
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved:
-        """Solve a chunk of rows, each with the whole budget."""
-        raise NotImplementedError
-
+    @abstractmethod
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
     ) -> Reconstruction:
-        """Search for the images of all targets in ``restarts`` rows each; ``bytes_per_row`` estimates the memory of one."""
-
-        def some(rows: Sequence[Row], tick: Tick) -> Solved:
-            return self.solve(problem, updates, matcher, rows, tick)
-
-        iterations = getattr(self, str(self.budget))
-        return solve_rows(problem, some, restarts=self.restarts, iterations=iterations, bytes_per_row=bytes_per_row)
+        """Search for the images of all targets; ``bytes_per_row`` estimates the memory of one row."""
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row beside what matching takes."""
@@ -156,35 +138,36 @@ class GradientMatching(Attack):
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the images of each target."""
-        updates, matcher = self._read(problem)
-        needed = self.bytes_beside(problem, updates) + _bytes_of_matching(updates, problem.knowledge)
-        return self.search(problem, updates, matcher, needed)
+        updates, matcher, needed = self._read(problem)
+        return self.search(problem, updates, matcher, needed + self.bytes_beside(problem, updates))
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the cosine distance of the updates that images lead to; None where their labels would have to be found."""
         if not self.labels_known:
             return None
-        updates, matcher = self._read(problem)
-        knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
-        needed = _bytes_of_matching(updates, knowledge)
+        updates, matcher, needed = self._read(problem)
+        rows = rows_of(problem.targets, 1)
 
         def of(images: Tensor) -> Tensor:
             def cosine(some: Sequence[Row]) -> Tensor:
                 image = images[some[0].position : some[0].position + len(some)]
                 steps, counts, _ = updates.of(some)
                 image = updates.in_order(some, image[:, torch.arange(max(counts)) % image.shape[1]])
-                known = updates.probabilities(some, knowledge.n_classes)
+                known = updates.probabilities(some, problem.knowledge.n_classes)
                 return matcher.against(steps, counts).cosine(image, known, torch.arange(len(some))).detach()
 
             return torch.cat([result for _, result in in_chunks(problem, rows, cosine, needed)])
 
         return of
 
-    def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
-        """Return the updates, and what compares candidates with them."""
+    def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher, int]:
+        """Return the updates, what compares candidates with them, and the memory of a row while its images are matched."""
         updates, known = self.read(problem), problem.knowledge
-        return updates, Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+        matcher = Matcher(updates.model, known.image_shape, updates.facts, problem.device, known.loss.proximal)
+        pixels = updates.labels.shape[1] * math.prod(known.image_shape)
+        weights = sum(parameter.numel() for parameter in updates.model.parameters())
+        # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
+        return updates, matcher, 4 * (8 * weights * updates.facts.steps + 400 * pixels)
 
     def read(self, problem: AttackProblem) -> StepProblem:
         """Return the updates to explain, or refuse; parameters that are ignored still tell labels, and images apart."""
@@ -279,11 +262,3 @@ def _known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Kno
         expected = f"1 to {most}: {facts.steps} step(s) of a batch of {facts.batch_size}"
         raise UserError(f"attack {attack!r}: {len(given)} labels for {where}, expected {expected}")
     return given
-
-
-def _bytes_of_matching(problem: StepProblem, knowledge: Knowledge) -> int:
-    """Estimate the memory of a row while its images are matched."""
-    pixels = problem.labels.shape[1] * math.prod(knowledge.image_shape)
-    weights = sum(parameter.numel() for parameter in problem.model.parameters())
-    # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
-    return 4 * (8 * weights * problem.facts.steps + 400 * pixels)

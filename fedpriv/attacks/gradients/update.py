@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
-from torch.nn.functional import pad
 
 from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.inputs.targets import kinds_in
@@ -33,9 +32,7 @@ HEAD = "head."
 """Prefix of the names of a model's head; an extractor travels without it."""
 
 GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
-"""The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; all as
-far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size
-(``noise``)."""
+"""The compared part of an update; see :class:`SentEntries`."""
 
 _SMOOTH, _TINY = 0.03, 1e-30  # width of the smooth sign, in root mean squares of the candidate's gradient; least square
 _TRUNCATED = 1 - 1e-3  # share of the largest magnitude from which an entry counts as truncated: weights are rounded
@@ -61,12 +58,12 @@ class Tangent:
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
         """Return the projection of ``gradient``; leading axes of a stack are kept."""
-        return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
-
-    def _project(self, name: str, value: Tensor) -> Tensor:
-        left, right = self.left[name], self.right[name]
-        beside = value - left @ (left.mT @ value)
-        return value - (beside - (beside @ right.mT) @ right)
+        projected = dict(gradient)
+        for name in projected.keys() & self.left.keys():
+            left, right, value = self.left[name], self.right[name], gradient[name]
+            beside = value - left @ (left.mT @ value)
+            projected[name] = value - (beside - (beside @ right.mT) @ right)
+        return projected
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,7 @@ class Update:
     before: Weights
     after: Weights
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None  # to what can be compared; None for everything
+    whole: bool = True  # whether these are all parameters of the network
 
     def gradient(self, learning_rate: float) -> Weights:
         """Return ``(before - after) / learning rate``, projected where the upload is truncated: the sum of the steps'."""
@@ -83,9 +81,10 @@ class Update:
         return change if self.project is None else self.project(change)
 
 
-def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
+def read_update(seen: Observation, model: nn.Module, device: torch.device) -> Update:
     """Return the change of the uploaded weights (of an extractor without the head); refuse parameters of other shapes."""
     where = f"client {seen.client} in round {seen.round}"
+    shapes = every = {name: parameter.shape for name, parameter in model.named_parameters()}
     states: list[Weights] = []
     tangent: Tangent | None = None
     for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
@@ -108,7 +107,7 @@ def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: tor
                 raise UserError(f"{where}: {side} parameter {name!r} should be {tuple(shape)}, got {got}")
         states.append({name: state[name].to(device) for name in shapes})
     before, after = states
-    return Update(before, after, tangent)
+    return Update(before, after, tangent, whole=shapes.keys() == every.keys())
 
 
 def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
@@ -139,8 +138,8 @@ def stacked_projection(
         nothing = right.new_zeros(*right.shape[:-2], left.shape[-2], right.shape[-1])
         pairs = [(each.left.get(name, whole), each.right.get(name, nothing)) for each in tangents]
         rank = max(first.shape[-1] for first, _ in pairs)
-        lefts[name] = torch.stack([pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
-        rights[name] = torch.stack([pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
+        lefts[name] = torch.stack([functional.pad(first, (0, rank - first.shape[-1])) for first, _ in pairs])
+        rights[name] = torch.stack([functional.pad(second, (0, 0, 0, rank - second.shape[-2])) for _, second in pairs])
     return Tangent(lefts, rights)
 
 
@@ -260,10 +259,9 @@ def local_step(
     head: tuple[Tensor, Tensor] | None = None,
 ) -> LocalStep:
     """Return the step between a broadcast and an upload; an uploaded extractor needs the head ``(C, d)`` and ``(C,)``."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    update = read_update(seen, shapes, device)
+    update = read_update(seen, model, device)
     fixed: Weights = {}
-    if update.before.keys() != shapes.keys():
+    if not update.whole:
         if head is None:
             granted = f"needs that head; pass knowledge={shown({'extractor': 'white_box'})}"
             where = f"client {seen.client} in round {seen.round}"

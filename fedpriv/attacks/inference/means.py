@@ -130,12 +130,10 @@ class MeanRound:
 
     @cached_property
     def covariance(self) -> ClassCovariance:
-        """Means and covariance of the attacker's own images."""
         return self._kept("scatter", partial(class_covariance, self.own, self.labels, self.noise))
 
     @cached_property
     def left_out(self) -> tuple[float, float]:
-        """See :func:`_left_out`."""
         return self._kept("left out", partial(_left_out, self))
 
     def _kept(self, name: str, compute: Callable[[], T]) -> T:
@@ -239,8 +237,7 @@ def _undefended(mean_round: MeanRound, defend: Rehearsal) -> MeanRound:
 
 def _scale(rows: Tensor, of: Tensor) -> Tensor:
     """Return the projection of rows on others, over these' length ``(k, 1)``, at least :data:`_LEAST_SCALE`."""
-    values: Tensor = ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
-    return values
+    return ((rows * of).sum(1) / of.square().sum(1).clamp_min(TINY)).clamp_min(_LEAST_SCALE)[:, None]
 
 
 @dataclass(frozen=True)

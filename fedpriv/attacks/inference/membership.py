@@ -34,55 +34,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.matrices import centred
+from fedpriv.attacks.inference import means
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.inference.means import (
-    AVERAGES,
-    LIKELY,
-    TINY,
-    MeanRound,
-    MemberCounts,
-    MultiRound,
-    enough_images,
-    estimate_member_counts,
-    read_mean_round,
-    rows_by_class,
-)
 from fedpriv.attacks.inference.update_scores import granted_head, update_signals
-from fedpriv.attacks.inputs.outputs import (
-    extrapolate,
-    extrapolation_weights,
-    known_classes,
-    log_outputs,
-    public_outputs,
-    public_samples,
-    read_outputs,
-)
+from fedpriv.attacks.inputs import outputs
 from fedpriv.attacks.inputs.targets import represent, upload_holds
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
-from fedpriv.uploads.kinds import (
-    ANSWERS,
-    BESIDE_A_HEAD,
-    CLASS_OUTPUTS,
-    HEADS,
-    KERNELS,
-    LAYERS,
-    PUBLIC_OUTPUTS,
-    TRAINED,
-    VECTORS,
-    WHOLE,
-    payload_kind,
-)
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, ThreatModel
+from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Kernel, PublicImages, find_payload
 from fedpriv.util.errors import UserError
 
-COMPARED = VECTORS | CLASS_OUTPUTS
+COMPARED = kinds.VECTORS | kinds.CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
 
 MOST_ROUNDS_OF_MEANS = 15  # by default: a mixture is separated by weights that change often
@@ -118,38 +87,37 @@ class MembershipInference(Inference):
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
     most_rounds = 5
-    targets = COMPARED | ANSWERS | TRAINED
+    targets = COMPARED | kinds.ANSWERS | kinds.TRAINED
     needs = Needs(extractor=("white_box", "query"))
-    requirements_by_kind: ClassVar[RequirementsByKind] = (
-        (KERNELS | WHOLE, Needs()),
-        (PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
-        (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
+    requirements_by_kind = (
+        (kinds.KERNELS | kinds.WHOLE, Needs()),
+        (kinds.PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
+        (kinds.BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
     def takes_extractor(self, kind: str, granted: ThreatModel) -> bool:
         """True of uploads that candidates' representations are compared with."""
-        return kind not in KERNELS | WHOLE | PUBLIC_OUTPUTS
+        return kind not in kinds.KERNELS | kinds.WHOLE | kinds.PUBLIC_OUTPUTS
 
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
         """Return the default number of rounds: of distances the newest alone; several do no better."""
-        if kind in AVERAGES and card.attacker_data == "same_domain":
+        if kind in means.AVERAGES and card.attacker_data == "same_domain":
             return MOST_ROUNDS_OF_MEANS
         return 1 if kind in COMPARED else self.most_rounds
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Score the candidates of every client."""
         results = {client: self._score(problem, candidate) for client, candidate in problem.candidates.items()}
         return Scores(self.ask(problem), results)
 
     def _score(self, problem: InferenceProblem, candidates: Candidates) -> Tensor:
         each = problem.uploads_of(candidates.client)
         if self._deviates(*each[-1], problem.kind):
-            means = []
+            of_means = []
             for seen, knowledge in each:
                 own, labels, shown = knowledge.public_images, knowledge.public_labels, candidates.images
                 if own is not None and labels is not None and self._deviates(seen, knowledge, problem.kind):
-                    means.append(read_mean_round(seen, knowledge, shown, own, labels, problem.trained))
-            return deviation_scores(means, candidates.labels.cpu())
+                    of_means.append(means.read_mean_round(seen, knowledge, shown, own, labels, problem.trained))
+            return deviation_scores(of_means, candidates.labels.cpu())
         rounds = []
         for moment in problem.rounds:
             for seen in moment.observations:
@@ -161,22 +129,22 @@ class MembershipInference(Inference):
     def _deviates(self, seen: Observation, knowledge: Knowledge, kind: str) -> bool:
         """True where a mean or a mixture is scored by its deviation from the attacker's own images."""
         sent, labels = COMPARED.first(seen.upload), knowledge.public_labels
-        if kind not in COMPARED or sent is None or sent.kind not in AVERAGES:
+        if kind not in COMPARED or sent is None or sent.kind not in means.AVERAGES:
             return False
         if self.classes == "any" and sent.said("weights") is not None:
             return False
-        return labels is not None and knowledge.card.attacker_data == "same_domain" and enough_images(labels)
+        return labels is not None and knowledge.card.attacker_data == "same_domain" and means.enough_images(labels)
 
     def _score_round(self, seen: list[Observation], candidates: Candidates, knowledge: Knowledge, kind: str) -> Tensor:
         """Return scores ``(n,)`` by one round's uploads, the client's first."""
         images, labels = candidates.images, candidates.labels
-        if kind in TRAINED:
+        if kind in kinds.TRAINED:
             nearest = sorted(seen[1:], key=lambda item: (item.client <= candidates.client, item.client))
-            shared = kind in WHOLE and payload_kind(kind).space == "weights"
-            most = FEW_OTHERS if kind in LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
+            shared = kind in kinds.WHOLE and kinds.payload_kind(kind).space == "weights"
+            most = FEW_OTHERS if kind in kinds.LAYERS else MOST_OTHERS if shared else FEWEST_OTHERS
             return calibrate_by_class(update_signals([seen[0], *nearest[:most]], images, labels, knowledge), labels)
-        if kind in ANSWERS:
-            signals = kernel_signals if kind in KERNELS else public_signals
+        if kind in kinds.ANSWERS:
+            signals = kernel_signals if kind in kinds.KERNELS else public_signals
             return calibrate_by_spread(signals(seen, images, labels, knowledge), labels)
         every_class = self.classes == "any"
         mine, *others = (nearness_to_upload(o, images, labels, knowledge, every_class=every_class) for o in seen)
@@ -185,16 +153,16 @@ class MembershipInference(Inference):
 
 def _calibrates(other: Observation, seen: Observation, kind: str, knowledge: Knowledge) -> bool:
     """True for another client's upload that candidates can be compared with; not for the same one (secure aggregation)."""
-    among = next(kinds for kinds in (TRAINED, ANSWERS, COMPARED) if kind in kinds)
+    among = next(group for group in (kinds.TRAINED, kinds.ANSWERS, COMPARED) if kind in group)
     mine, theirs = among.first(seen.upload), among.first(other.upload)
     if other.client == seen.client or mine is None or theirs is None:
         return False
     first, second = mine.tensors(), theirs.tensors()
     if first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items()):
         return False
-    if kind in ANSWERS | WHOLE:
+    if kind in kinds.ANSWERS | kinds.WHOLE:
         return True
-    private = kind in CLASS_OUTPUTS or (kind in TRAINED and kind not in HEADS)
+    private = kind in kinds.CLASS_OUTPUTS or (kind in kinds.TRAINED and kind not in kinds.HEADS)
     return other.client in (knowledge.heads if private else knowledge.extractors)
 
 
@@ -276,11 +244,11 @@ def nearness_to_upload(
     sent = COMPARED.first(seen.upload)
     if sent is None:
         raise UserError(f"{upload_holds(seen)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
-    rows, classes, _ = rows_by_class(sent, every_class=every_class)
-    if sent.kind in CLASS_OUTPUTS:
+    rows, classes, _ = means.rows_by_class(sent, every_class=every_class)
+    if sent.kind in kinds.CLASS_OUTPUTS:
         weight, bias = (value.double().cpu() for value in granted_head(seen.client, knowledge))
-        outputs, softmax = read_outputs(rows)
-        uploaded = outputs if softmax else outputs.softmax(1)
+        uploaded, softmax = outputs.read_outputs(rows)
+        uploaded = uploaded if softmax else uploaded.softmax(1)
         current = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
         distances = current - (features @ weight.T + bias).log_softmax(1) @ uploaded.T
     else:
@@ -288,16 +256,16 @@ def nearness_to_upload(
     return distances.masked_fill(labels.cpu()[:, None] != classes, torch.inf).amin(1)
 
 
-def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
+def deviation_scores(rounds: Sequence[means.MeanRound], labels: Tensor) -> Tensor:
     """Return scores of candidates of classes ``(n,)`` by a client's rounds; minus infinity for classes never uploaded."""
-    counts = estimate_member_counts(rounds) if len(rounds) > 1 else MemberCounts({})
+    counts = means.estimate_member_counts(rounds) if len(rounds) > 1 else means.MemberCounts({})
     result = torch.full((len(labels),), -torch.inf, dtype=torch.float64)
-    seen, groups = MultiRound.of(rounds), []
+    seen, groups = means.MultiRound.of(rounds), []
     if rounds[-1].weights is not None:
         groups.append((seen, (seen.weights != 0).any(0).nonzero().squeeze(1)))
     else:  # of means, the rounds that hold each class
         for label in labels.unique():
-            of_class = MultiRound(tuple(item for item in seen.rounds if bool((item.classes == label).any())))
+            of_class = means.MultiRound(tuple(item for item in seen.rounds if bool((item.classes == label).any())))
             groups.append((of_class, label[None]))
     for used, classes in groups:
         requested = torch.isin(labels, classes)
@@ -306,7 +274,9 @@ def deviation_scores(rounds: Sequence[MeanRound], labels: Tensor) -> Tensor:
     return result
 
 
-def _cosines(seen: MultiRound, classes: Tensor, values: Tensor, labels: Tensor, counts: MemberCounts) -> Tensor:
+def _cosines(
+    seen: means.MultiRound, classes: Tensor, values: Tensor, labels: Tensor, counts: means.MemberCounts
+) -> Tensor:
     """Return scores of the candidates that are ``values`` ``(n,)`` about, of ``labels``, by rounds that hold the classes."""
     mixed = seen.rounds[-1].weights is not None
     n_rounds = len(seen.rounds)
@@ -319,19 +289,18 @@ def _cosines(seen: MultiRound, classes: Tensor, values: Tensor, labels: Tensor, 
     pairs = zip(seen.rounds, places, strict=True)
     sent = torch.stack([item.whitened_deviation(place)[None] for item, place in pairs]) / size
     turned = torch.einsum("ts,snd->tnd", inverse, sent)
-    lengths = (mine * torch.einsum("ts,snd->tnd", inverse, mine)).sum((0, 2))
-    squares = (sent * turned).sum((0, 2))
-    result: Tensor = (mine * turned).sum((0, 2)) / (lengths.clamp_min(TINY) * squares.clamp_min(TINY)).sqrt()
-    return result
+    lengths = (mine * torch.einsum("ts,snd->tnd", inverse, mine)).sum((0, 2)).clamp_min(means.TINY)
+    squares = (sent * turned).sum((0, 2)).clamp_min(means.TINY)
+    return (mine * turned).sum((0, 2)) / (lengths * squares).sqrt()
 
 
-def _covariance(seen: MultiRound, classes: Tensor, shares: Tensor, counts: MemberCounts) -> Tensor:
+def _covariance(seen: means.MultiRound, classes: Tensor, shares: Tensor, counts: means.MemberCounts) -> Tensor:
     """Return K ``(T, T)`` of rounds with shares ``(T, k)`` of the classes ``(k,)``."""
     numbers, labels = seen.rounds[-1].covariance.numbers, classes.tolist()
-    each = [1 / numbers.get(label, 1) + 1 / counts.numbers.get(label, LIKELY) for label in labels]
+    each = [1 / numbers.get(label, 1) + 1 / counts.numbers.get(label, means.LIKELY) for label in labels]
     expected = (shares * torch.tensor(each, dtype=torch.float64)) @ shares.T
     current = STEADY * expected.diagonal() + counts.drift * shares.square().sum(1) + seen.noise
-    return expected * seen.alike + torch.diag(current.clamp_min(TINY))
+    return expected * seen.alike + torch.diag(current.clamp_min(means.TINY))
 
 
 # ---------------------------------------------------------------- kernels and outputs on public samples
@@ -345,11 +314,11 @@ def kernel_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, 
     if sent is None:
         raise UserError(f"broadcast of round {seen[0].round}: holds no public images; a kernel is about some")
     public = sent.images[-len(matrices[0]) :]
-    weights = extrapolation_weights(public, images, WIDTH)
+    weights = outputs.extrapolation_weights(public, images, WIDTH)
     auxiliary, known_labels = knowledge.public_images, knowledge.public_labels
     towards = None
     if auxiliary is not None and known_labels is not None and auxiliary.shape[1:] == public.shape[1:]:
-        classes = known_classes(public, auxiliary, known_labels)
+        classes = outputs.known_classes(public, auxiliary, known_labels)
         if bool((classes >= 0).any()):
             same = (labels.cpu()[:, None] == classes).double()
             number = same.sum(1, keepdim=True)
@@ -372,13 +341,13 @@ def _kernel_signal(matrix: Tensor, weights: Tensor, towards: Tensor | None) -> T
 
 def public_signals(seen: Sequence[Observation], images: Tensor, labels: Tensor, knowledge: Knowledge) -> Tensor:
     """Return the extracted log output of each of k uploads at each candidate, of its class: ``(k, n)`` float64."""
-    sent = [public_outputs(item) for item in seen]
-    known = public_samples("membership", sent[0], knowledge)
-    logs = torch.stack([log_outputs(entry) for entry in sent], 1)
+    sent = [outputs.public_outputs(item) for item in seen]
+    known = outputs.public_samples("membership", sent[0], knowledge)
+    logs = torch.stack([outputs.log_outputs(entry) for entry in sent], 1)
     logs = logs - logs.mean(2, keepdim=True)
     logs = logs - logs.mean(0)
     # The regression is linear in its values: all clients' networks are extracted at once.
-    extracted = extrapolate(known, logs.flatten(1), images, WIDTH).unflatten(1, logs.shape[1:])
+    extracted = outputs.extrapolate(known, logs.flatten(1), images, WIDTH).unflatten(1, logs.shape[1:])
     current = labels.cpu()[:, None, None].expand(-1, len(sent), 1)
     values: Tensor = extracted.gather(2, current)[:, :, 0].T
     return values

@@ -14,10 +14,10 @@ Counts and label sets in clear are read off. Otherwise, by what the threat model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -31,19 +31,9 @@ from fedpriv.attacks.inference.update_scores import bias_change, has_gradients, 
 from fedpriv.attacks.inputs.outputs import known_classes, log_outputs, public_outputs
 from fedpriv.attacks.inputs.targets import Said, held_classes, said, upload_holds
 from fedpriv.attacks.inversion.surrogate import ShadowTraining, shadow_clients
-from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, RequirementsByKind, ThreatModel
+from fedpriv.attacks.observation import GIVEN, Knowledge, Needs, Observation, ThreatModel
 from fedpriv.datasets.types import Samples
-from fedpriv.uploads.kinds import (
-    ANSWERS,
-    CLASS_OUTPUTS,
-    HEADS,
-    KERNELS,
-    MIXTURES,
-    PUBLIC_OUTPUTS,
-    TRAINED,
-    VECTORS,
-    WHOLE,
-)
+from fedpriv.uploads import kinds
 from fedpriv.uploads.payloads import Classifier, Entangled, Kernel, Prototypes, PublicImages, find_payload, get_payload
 from fedpriv.util.errors import UserError, shown
 
@@ -77,8 +67,7 @@ much 1.5 and 7.0 on two); relative change of weights over rounds that counts as 
 class Inquiry(Asked):
     """A question, and how it can be answered."""
 
-    disclosed: Mapping[int, Said]  # client -> what it disclosed
-    certain: frozenset[int]  # clients whose answer is disclosed
+    certain: Mapping[int, Tensor]  # client -> its answer, where that is disclosed
     means: Means  # by which the others' answers are computed
     compared: Mapping[int, tuple[Tensor, Tensor]]  # client -> classes and scores of kernels or public outputs
 
@@ -107,9 +96,9 @@ class PropertyInference(Inference):
     asks = "classes"
     reads_every_round = True
     most_rounds = 15
-    targets = VECTORS | CLASS_OUTPUTS | TRAINED | ANSWERS
-    requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
-    needs_in_words: ClassVar[str] = (
+    targets = kinds.VECTORS | kinds.CLASS_OUTPUTS | kinds.TRAINED | kinds.ANSWERS
+    requirements_by_kind = ((kinds.KERNELS, Needs(attacker_data=("same_domain",))),)
+    needs_in_words = (
         "nothing for what is sent in clear and for models and heads, of which it tells more with attacker_data=same_domain; "
         "else that"
     )
@@ -118,23 +107,21 @@ class PropertyInference(Inference):
         """True where shares of classes are computed from deviations, or from gradients through what a client kept."""
         if granted.attacker_data != "same_domain" or not self._computes_shares(kind):
             return False
-        by_query = granted.extractor == "query" and kind in AVERAGES | HEADS
-        return kind not in WHOLE and (granted.extractor == "white_box" or by_query)
+        by_query = granted.extractor == "query" and kind in AVERAGES | kinds.HEADS
+        return kind not in kinds.WHOLE and (granted.extractor == "white_box" or by_query)
 
     def uses_rounds_on(self, kind: str) -> bool:
         """True of mixtures, which changing weights separate, and of trained weights."""
-        return kind in MIXTURES | TRAINED and self._computes_shares(kind)
+        return kind in kinds.MIXTURES | kinds.TRAINED and self._computes_shares(kind)
 
     def _computes_shares(self, kind: str) -> bool:
-        return kind in MEANS | TRAINED and not (kind in MIXTURES and self.encodings == "hidden")
+        return kind in MEANS | kinds.TRAINED and not (kind in kinds.MIXTURES and self.encodings == "hidden")
 
     def rounds_on(self, kind: str, card: ThreatModel) -> int:
-        """Return the default number of rounds."""
-        one_by_one = kind in TRAINED or self.takes_extractor(kind, card)
+        one_by_one = kind in kinds.TRAINED or self.takes_extractor(kind, card)
         return self.most_rounds if self.uses_rounds_on(kind) and one_by_one else 1
 
     def answers(self, counts: Tensor, question: str) -> Tensor:
-        """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
         return counts > 0 if question == "holds" else counts == counts.max()
 
     def read_off(self, disclosed: Said, n_classes: int) -> Tensor | None:
@@ -147,49 +134,42 @@ class PropertyInference(Inference):
         return None
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Answer the question about every client's classes; raises UserError where there is nothing to learn from."""
-        inquiry, n_classes, hidden = self.ask(problem), problem.knowledge.n_classes, self.encodings == "hidden"
-        shares, learned, source = self._compute(problem, inquiry)
+        inquiry = self.ask(problem)
+        computed, source = self._compute(problem, inquiry)
         scores = {}
-        for client, seen in problem.uploads.items():
-            certain = self.read_off(inquiry.disclosed[client], n_classes)
-            if client in inquiry.compared:
-                values = inquiry.compared[client][1]
-            elif certain is not None:
-                values = (2 * certain - 1) * CERTAIN
-            elif shares is not None:
-                values = shares[client][inquiry.classes[client]].log()
-            elif learned is not None:
-                values = learned(describe(seen, n_classes, hidden=hidden)[1])
-                # One class of a client has the majority, so its classes compete with one another.
-                values = values.log_softmax(0) if self.question == "majority" else values
+        for client, classes in inquiry.classes.items():
+            if client in inquiry.certain and not inquiry.compared:
+                scores[client] = (2 * inquiry.certain[client] - 1) * CERTAIN
             else:
-                values = torch.zeros(len(inquiry.classes[client]), dtype=torch.float64)
-            scores[client] = values
+                scores[client] = computed.get(client, torch.zeros(len(classes), dtype=torch.float64))
         return Scores(inquiry, scores, source)
 
-    def _compute(
-        self, problem: InferenceProblem, inquiry: Inquiry
-    ) -> tuple[dict[int, Tensor] | None, Learned | None, str]:
-        """Return shares of classes by client, or what was learned, or neither, and their source."""
-        uploads, knowledge = problem.uploads, problem.knowledge
+    def _compute(self, problem: InferenceProblem, inquiry: Inquiry) -> tuple[dict[int, Tensor], str]:
+        """Return the scores that are computed, by client, and their source."""
+        uploads, knowledge, hidden = problem.uploads, problem.knowledge, self.encodings == "hidden"
         if inquiry.compared:
-            return None, None, f"the other {'public outputs' if _are_outputs(problem) else 'kernels'} of the round"
+            what = "public outputs" if _all_hold(uploads.values(), kinds.PUBLIC_OUTPUTS) else "kernels"
+            return {
+                client: values for client, (_, values) in inquiry.compared.items()
+            }, f"the other {what} of the round"
         if len(inquiry.certain) == len(uploads):
             newest = (self.read_off(said((seen.upload,)), knowledge.n_classes) for seen in uploads.values())
-            return None, None, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
+            return {}, IN_CLEAR[1] if any(answer is None for answer in newest) else IN_CLEAR[0]
         some = f"{IN_CLEAR[1]} of {len(inquiry.certain)} clients, and " if inquiry.certain else ""
+        shares, source = None, BY_DEVIATION
         if inquiry.means == "gradients":
-            return shares_by_gradients(problem), None, some + BY_GRADIENTS
-        if inquiry.means == "biases":
-            return {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, None, some + BY_BIASES
-        shares = shares_by_counts(problem) if inquiry.means == "deviation" else None
+            shares, source = shares_by_gradients(problem), BY_GRADIENTS
+        elif inquiry.means == "biases":
+            shares, source = {k: delta.softmax(0) for k, delta in head_bias_delta(problem).items()}, BY_BIASES
+        elif inquiry.means == "deviation":
+            shares = shares_by_counts(problem)
         if shares is not None:
-            return shares, None, some + BY_DEVIATION
-        like = next(seen for client, seen in uploads.items() if client not in inquiry.certain)
+            return {k: shares[k][classes].log() for k, classes in inquiry.classes.items()}, some + source
+        others = {client: seen for client, seen in uploads.items() if client not in inquiry.certain}
+        like = next(iter(others.values()))
         self._refuse_unlearnable(problem, like, bool(inquiry.certain))
         if knowledge.public_images is None or knowledge.public_labels is None:
-            return None, None, f"{some}nothing for the others"
+            return {}, f"{some}nothing for the others"
         simulated = shadow_clients(
             like,
             Samples(knowledge.public_images, knowledge.public_labels),
@@ -200,20 +180,24 @@ class PropertyInference(Inference):
         )
         described, wanted = [], []
         for seen, counts in simulated:
-            classes, rows = describe(seen, knowledge.n_classes, hidden=self.encodings == "hidden")
+            classes, rows = describe(seen, knowledge.n_classes, hidden=hidden)
             described.append(rows)
             wanted.append(self.answers(counts, self.question)[classes])
             if problem.progress is not None:
                 problem.progress(len(described), self.shadow_clients)
-        return None, learn(torch.cat(described), torch.cat(wanted)), f"{some}{len(described)} shadow clients"
+        learned = learn(torch.cat(described), torch.cat(wanted))
+        scores = {k: learned(describe(seen, knowledge.n_classes, hidden=hidden)[1]) for k, seen in others.items()}
+        if self.question == "majority":  # one class of a client has it, so its classes compete with one another
+            scores = {client: values.log_softmax(0) for client, values in scores.items()}
+        return scores, f"{some}{len(described)} shadow clients"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
-        """Settle the question and how it is answered, before anything is computed."""
         uploads, knowledge, disclosed = problem.uploads, problem.knowledge, problem.said()
-        if self.encodings == "hidden" and all(MIXTURES.first(seen.upload) is not None for seen in uploads.values()):
+        if self.encodings == "hidden" and _all_hold(uploads.values(), kinds.MIXTURES):
             disclosed = dict.fromkeys(disclosed, Said(None, None))
         n_classes, means, compared = knowledge.n_classes, self._means(problem), _compared_answers(problem)
-        certain = frozenset(k for k, said_ in disclosed.items() if self.read_off(said_, n_classes) is not None)
+        answers = ((client, self.read_off(each, n_classes)) for client, each in disclosed.items())
+        certain = {client: answer for client, answer in answers if answer is not None}
         classes = {}
         for client, seen in uploads.items():
             if client not in certain and not compared and means == "learned":
@@ -224,14 +208,7 @@ class PropertyInference(Inference):
                 classes[client] = torch.arange(n_classes)
             else:
                 classes[client] = named_classes(seen, n_classes, hidden=self.encodings == "hidden")
-        return Inquiry(
-            classes=classes,
-            question=self.question,
-            disclosed=disclosed,
-            certain=certain,
-            means=means,
-            compared=compared,
-        )
+        return Inquiry(classes, self.question, certain=certain, means=means, compared=compared)
 
     def _means(self, problem: InferenceProblem) -> Means:
         """Return the means of answers that are neither disclosed nor compared."""
@@ -240,7 +217,7 @@ class PropertyInference(Inference):
         granted = all(mean is not None and self.takes_extractor(mean.kind, knowledge.card) for mean in means)
         if granted and can_count_members(problem):
             return "deviation"
-        if all(TRAINED.first(seen.upload) is not None for seen in uploads):
+        if _all_hold(uploads, kinds.TRAINED):
             labelled = knowledge.public_images is not None and knowledge.public_labels is not None
             if labelled and all(has_gradients(seen, knowledge) for seen in uploads):
                 return "gradients"
@@ -279,29 +256,30 @@ class LabelDisclosure(PropertyInference):
 
 def named_classes(seen: Observation, n_classes: int, *, hidden: bool) -> Tensor:
     """Return the classes that an upload names, ascending, or all; with ``hidden`` a mixture names none."""
-    named = None if hidden and MIXTURES.first(seen.upload) is not None else held_classes(seen.upload)
+    named = None if hidden and kinds.MIXTURES.first(seen.upload) is not None else held_classes(seen.upload)
     return torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
 
 
 # ---------------------------------------------------------------- kernels and public outputs
 
 
-def _are_outputs(problem: InferenceProblem) -> bool:
-    """True where uploads are outputs on public samples, not kernels."""
-    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in problem.uploads.values())
+def _all_hold(uploads: Iterable[Observation], group: kinds.Kinds) -> bool:
+    """True where every upload holds one of a group of kinds."""
+    return all(group.first(seen.upload) is not None for seen in uploads)
 
 
 def _compared_answers(problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
     """Return classes and scores of kernels or public outputs, by client; empty for other uploads."""
     uploads, knowledge = problem.uploads, problem.knowledge
-    if not all(ANSWERS.first(seen.upload) is not None for seen in uploads.values()):
+    if not _all_hold(uploads.values(), kinds.ANSWERS):
         return {}
-    what = "public outputs" if _are_outputs(problem) else "kernels"
+    outputs = _all_hold(uploads.values(), kinds.PUBLIC_OUTPUTS)
     if len(uploads) < LEAST_CLIENTS:
+        what = "public outputs" if outputs else "kernels"
         raise UserError(
             f"property: {len(uploads)} client(s), so too few {what} to compare; expected at least {LEAST_CLIENTS}"
         )
-    if _are_outputs(problem):
+    if outputs:
         shares = public_logit_shares(uploads)
         return {client: (torch.arange(len(scores)), scores) for client, scores in shares.items()}
     if knowledge.public_images is None or knowledge.public_labels is None:
@@ -371,16 +349,16 @@ def can_count_members(problem: InferenceProblem) -> bool:
     for client, seen in problem.uploads.items():
         if client not in knowledge.extractors:
             return False
-        if CLASS_OUTPUTS.first(seen.upload) is not None and client not in knowledge.heads:
+        if kinds.CLASS_OUTPUTS.first(seen.upload) is not None and client not in knowledge.heads:
             return False
-        if MIXTURES.first(seen.upload) is not None and not _separable(_rounds_of_means(problem, client)):
+        if kinds.MIXTURES.first(seen.upload) is not None and not _separable(_rounds_of_means(problem, client)):
             return False
     return True
 
 
 def _separable(seen: Sequence[tuple[Observation, Knowledge]]) -> bool:
     """True if the weights of mixtures change over rounds, as those that are shares of classes (VAR) do not."""
-    weights = [sent.said("weights") for item, _ in seen if (sent := MIXTURES.first(item.upload)) is not None]
+    weights = [sent.said("weights") for item, _ in seen if (sent := kinds.MIXTURES.first(item.upload)) is not None]
     table = torch.stack([weight.double().flatten().cpu() for weight in weights if weight is not None])
     n_classes = int((table != 0).any(0).sum())
     return len(table) > 1 and int(torch.linalg.matrix_rank(table, rtol=_ALIKE)) >= min(2, n_classes)
@@ -408,7 +386,7 @@ def shares_by_counts(problem: InferenceProblem) -> dict[int, Tensor] | None:
 
 def _rounds_of_means(problem: InferenceProblem, client: int) -> list[tuple[Observation, Knowledge]]:
     """Return a client's uploads of means with their grants: of mixtures all, else the newest."""
-    mixed = MIXTURES.first(problem.uploads[client].upload) is not None
+    mixed = kinds.MIXTURES.first(problem.uploads[client].upload) is not None
     seen = problem.uploads_of(client)[0 if mixed else -1 :]
     return [pair for pair in seen if MEANS.first(pair[0].upload) is not None and client in pair[1].extractors]
 

@@ -225,10 +225,9 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
     # Batch norms take batch statistics: running ones are not uploaded.
     model = copy.deepcopy(knowledge.model).to(images.device).eval()
     replace_all_batch_norm_modules_(model)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    update = read_update(seen, shapes, images.device)
+    update = read_update(seen, model, images.device)
     rest: Weights = {}
-    if update.before.keys() != shapes.keys():
+    if not update.whole:
         rest = private_head(granted_head(client, knowledge), update.before)
         model.load_state_dict(rest, strict=False)
 
@@ -260,8 +259,7 @@ def bias_change(seen: Observation, knowledge: Knowledge) -> Tensor | None:
     if head is not None and after is not None:
         change: Weights = {name: after.state[name] - head.state[name] for name in ("weight", "bias")}
     elif knowledge.model is not None and NETWORKS.first(seen.upload) is not None and NETWORKS.first(seen.broadcast):
-        shapes = {name: parameter.shape for name, parameter in knowledge.model.named_parameters()}
-        update = read_update(seen, shapes, torch.device("cpu"))
+        update = read_update(seen, knowledge.model, torch.device("cpu"))
         change = {name: update.after[name] - value for name, value in update.before.items()}
     else:
         return None

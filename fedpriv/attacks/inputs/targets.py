@@ -11,12 +11,9 @@ from torch import Tensor
 from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.uploads.kinds import VECTORS, Kinds
-from fedpriv.uploads.payload import Payload
-from fedpriv.uploads.payloads import Entangled, Message, find_payload
+from fedpriv.uploads.payloads import Entangled, Message, Payload, find_payload
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import Last
-
-_PASS = 256
 
 
 def list_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
@@ -152,7 +149,7 @@ def represented(
     """Return the representations ``(n, d)`` of images by an extractor, in passes of 256; ``kept`` looks them up."""
 
     def compute() -> Tensor:
-        return torch.cat([extractor(part) for part in images.to(device).split(_PASS)])
+        return torch.cat([extractor(part) for part in images.to(device).split(256)])
 
     return compute() if kept is None else kept.rows(("rows", Same(extractor), Same(images), device), compute)
 

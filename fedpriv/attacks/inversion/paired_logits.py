@@ -62,7 +62,6 @@ class PairedLogits(Attack):
     needs = Needs(labels=("given",), attacker_data=("same_domain",))
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Train a network for each client and ask it for the targets' classes."""
         n_classes, targets = problem.knowledge.n_classes, problem.targets
         for target in targets:
             if not 0 <= target.label < n_classes:

@@ -45,9 +45,6 @@ _CONCENTRATIONS = (0.1, 0.3, 1.0)  # of the Dirichlet distributions of simulated
 Extractor = Callable[[Tensor], Tensor]
 """Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode."""
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(images, labels) -> the mean loss."""
-
 ShadowModel = tuple[Extractor, tuple[Tensor, Tensor]]
 """An extractor, and its head's weight ``(C, d)`` and bias ``(C,)``."""
 
@@ -158,13 +155,13 @@ def substitute(images: Tensor, n_classes: int, width: int, seed: int) -> SplitMo
 def train_substitute(
     model: SplitModel,
     samples: Samples,
-    loss_of: Loss,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
     training: ShadowTraining,
     rng: torch.Generator,
     *,
     least: int = 1,
 ) -> None:
-    """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
+    """Minimise a mean loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
     device = samples.images.device
     orders = (torch.randperm(len(samples.labels), generator=rng).to(device) for _ in range(training.epochs))
     batches = (index for order in orders for index in order.split(training.batch_size) if len(index) >= least)

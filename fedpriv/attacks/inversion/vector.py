@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
@@ -24,7 +23,7 @@ from fedpriv.attacks.inputs.targets import OwnExtractors, require_extractors, ta
 from fedpriv.attacks.observation import Needs, Reconstruction, TargetId
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, bytes_of_generator
 from fedpriv.attacks.priors.spectral import PixelPrior, SpectralPrior, drawn_points, frame_of, has_spectrum
-from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, fit_rows, ladder, solve_rows
+from fedpriv.attacks.search.candidates import Row, Solved, TargetDistance, Tick, fit_rows, ladder, solve_rows
 from fedpriv.attacks.search.fit import Prior, Schedule
 from fedpriv.models import ImageShape
 from fedpriv.uploads.kinds import CLASS_OUTPUTS, VECTORS
@@ -37,8 +36,7 @@ FITS = 3e-3
 
 def uploaded_vectors(problem: AttackProblem) -> Tensor:
     """Return the uploaded vector of each target ``(T, d)``, on the device."""
-    seen = problem.observations
-    return torch.stack([target_feature(seen, target, VECTORS).to(problem.device) for target in problem.targets])
+    return torch.stack([target_feature(problem.observations, target).to(problem.device) for target in problem.targets])
 
 
 def vector_distance(problem: AttackProblem, match: Match = "vector") -> TargetDistance:
@@ -58,32 +56,9 @@ def vector_distance(problem: AttackProblem, match: Match = "vector") -> TargetDi
     return distance
 
 
-def fit_targets(
-    problem: AttackProblem,
-    prior: Callable[[Sequence[Row]], Prior],
-    distance: TargetDistance,
-    schedule: Schedule,
-    bytes_per_row: int,
-    restarts: int,
-) -> Reconstruction:
-    """Fit an image under a prior to what was observed of each target."""
-
-    def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        positions = torch.tensor([row.position for row in rows])
-        places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-
-        def apart(pictures: Tensor, which: Tensor) -> Tensor:
-            return distance(pictures[:, None], places(which))
-
-        return fit_rows(rows, prior(rows), apart, schedule, tick, restarts=restarts)
-
-    steps, whole = schedule.iterations, bool(schedule.halvings)
-    return solve_rows(problem, solve, restarts=restarts, iterations=steps, bytes_per_row=bytes_per_row, together=whole)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Fitting:
-    """Hyperparameters of fitting images by Adam.
+class FittedInversion(Attack):
+    """Fit one image a row by Adam; a subclass says under which prior, and to what.
 
     Attributes:
         iterations: most steps of a row.
@@ -101,47 +76,15 @@ class Fitting:
     patience: Annotated[int, Ge(1)] = 300
     fits: ClassVar[float] = 0.0
 
+    unit = "upload"
+    budget = "iterations"
+    needs = Needs(extractor=("white_box", "shadow"))
+
     @property
     def schedule(self) -> Schedule:
         """The optimisation of a row: Adam until the row is near enough or stands still."""
         rate, stop = self.learning_rate, self.tolerance
         return Schedule(self.iterations, rate, tolerance=stop, patience=self.patience, fits=self.fits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DipFitting(Fitting):
-    """The same under deep image priors.
-
-    Attributes:
-        average: decay of the running mean of the images.
-        generator: shape of each generator network; see :mod:`fedpriv.attacks.priors.dip`.
-    """
-
-    average: Annotated[float, Ge(0), Lt(1)] = 0.99
-    generator: Hourglass = Hourglass()
-
-    @property
-    def schedule(self) -> Schedule:
-        """Adam with a running mean of the images."""
-        return replace(super().schedule, average=self.average)
-
-    def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
-        """Return generator networks, one a row."""
-        draws = [row.generator(problem.seed) for row in rows]
-        return DeepImagePrior(draws, problem.knowledge.image_shape, self.generator, problem.device)
-
-    def bytes_per_image(self, image_shape: ImageShape) -> int:
-        """Estimate the memory of one generator network while it is fitted."""
-        return bytes_of_generator(self.generator, image_shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedInversion(Fitting, Attack):
-    """Fit one image a row; a subclass says under which prior, and to what."""
-
-    unit = "upload"
-    budget = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"))
 
     @abstractmethod
     def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
@@ -156,7 +99,6 @@ class FittedInversion(Fitting, Attack):
         """Return the distance of images ``(n, 1, c, h, w)`` to what was observed of their targets."""
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the distance of each target's image to what was observed of it."""
         distance, places = self.distance(problem), torch.arange(len(problem.targets))
         return lambda images: distance(images[:, :1], places)
 
@@ -165,10 +107,44 @@ class FittedInversion(Fitting, Attack):
         return self.schedule, self.restarts
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Fit an image to what was observed of each target."""
-        shape, prior = problem.knowledge.image_shape, partial(self.prior, problem)
+        shape, distance = problem.knowledge.image_shape, self.distance(problem)
         (schedule, starts), size = self.plan(shape), self.bytes_per_image(shape)
-        return fit_targets(problem, prior, self.distance(problem), schedule, size, starts)
+
+        def solve(rows: Sequence[Row], tick: Tick) -> Solved:
+            positions = torch.tensor([row.position for row in rows])
+            places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
+
+            def apart(pictures: Tensor, which: Tensor) -> Tensor:
+                return distance(pictures[:, None], places(which))
+
+            return fit_rows(rows, self.prior(problem, rows), apart, schedule, tick, restarts=starts)
+
+        steps, whole = schedule.iterations, bool(schedule.halvings)
+        return solve_rows(problem, solve, restarts=starts, iterations=steps, bytes_per_row=size, together=whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DipFitting(FittedInversion):
+    """The same under deep image priors.
+
+    Attributes:
+        average: decay of the running mean of the images.
+        generator: shape of each generator network; see :mod:`fedpriv.attacks.priors.dip`.
+    """
+
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    generator: Hourglass = Hourglass()
+
+    @property
+    def schedule(self) -> Schedule:
+        return replace(super().schedule, average=self.average)
+
+    def prior(self, problem: AttackProblem, rows: Sequence[Row]) -> Prior:
+        draws = [row.generator(problem.seed) for row in rows]
+        return DeepImagePrior(draws, problem.knowledge.image_shape, self.generator, problem.device)
+
+    def bytes_per_image(self, image_shape: ImageShape) -> int:
+        return bytes_of_generator(self.generator, image_shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +162,9 @@ class VectorInversion(FittedInversion):
     most_targets = 6
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Fit an image to each vector."""
         return replace(super().run(problem), features=uploaded_vectors(problem))
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
-        """Return the distance of representations to the uploaded vectors."""
         return vector_distance(problem, self.match)
 
 
@@ -214,11 +188,8 @@ _LONG, _SMALL, _OF_PIXELS = 300, 32 * 32, 2 / 3
 """Steps of a search over pixels from which on, and pixels up to which, it takes its full first step; the step size over
 pixels, as a share of that in coordinates of a spectrum."""
 
-_TRIAL, _TRIED = 0.2, 60
-"""Share of the iterations that choose the start that goes on; steps in which something can be seen of where it leads."""
-
-_NOISE = 0.1
-"""Standard deviation of pixels to start from around mid-grey."""
+_TRIED, _NOISE = 60, 0.1
+"""Steps in which something can be seen of where a start leads; standard deviation of its pixels around mid-grey."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +226,7 @@ class PixelInversion(VectorInversion):
 
     def plan(self, image_shape: ImageShape) -> tuple[Schedule, int]:
         """Return Adam with a step size that falls to zero, and the rows of a target of which fewer and fewer go on."""
-        rungs = ladder(self.restarts, self.iterations, _TRIAL, _TRIED)
+        rungs = ladder(self.restarts, self.iterations, _TRIED)
         *ends, steps = accumulate(rung.iterations for rung in rungs)
         rate = self.learning_rate * min(1.0, steps / _LONG)
         if not self.framed(image_shape):
@@ -281,7 +252,7 @@ class PixelInversion(VectorInversion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassInversion(DipFitting, FittedInversion):
+class ClassInversion(DipFitting):
     """Find an image that the client's own model answers as an uploaded class output says, under a deep image prior.
 
     No single image can come out of the mean output u_c of a class; what the model takes the class to look like can. Its
@@ -304,7 +275,6 @@ class ClassInversion(DipFitting, FittedInversion):
     targets = CLASS_OUTPUTS
 
     def distance(self, problem: AttackProblem) -> TargetDistance:
-        """Return the distance of the model's answers to the uploaded outputs."""
         device, targets = problem.device, problem.targets
         outputs = [self._output(problem, target) for target in targets]
         values = torch.stack([output for output, _ in outputs]).to(device)

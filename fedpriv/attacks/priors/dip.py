@@ -170,7 +170,6 @@ class DeepImagePrior(Prior):
         return self._pictures(self._input)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         images = (rows[:, None] * self._count + torch.arange(self._count)).flatten()
         self._generators = [self._generators[image] for image in images.tolist()]
         self._input = self._input[images.to(self._input.device)]

@@ -35,6 +35,7 @@ _COLOUR = 0.06  # share of a colour difference's variance in that of brightness
 _LEAST = 1e-6  # variance of a coordinate at least, in pixel values squared
 _LEAST_SIDE = 16  # pixels of a side from which images have a spectrum to speak of
 _UNLIKELY, _SMOOTH = 0.05, 0.03  # first weights of coordinates' mean square and of total variation in a search
+_VARIATION = 0.02  # weight of total variation in a search over pixels
 DECAY = 0.2  # what weights of penalties are multiplied by after 3/8, 5/8 and 7/8 of the iterations
 _START = 0.02  # standard deviation of coordinates to start from
 _OPPONENT = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))  # brightness, red against blue, green against both
@@ -132,7 +133,6 @@ class Frame:
         return drawn + (drawn.clamp(0, 1) - drawn).detach()
 
     def points(self, images: Tensor) -> Tensor:
-        """Return the points of images."""
         return self.spectrum.points(images - self.centres)
 
 
@@ -185,13 +185,11 @@ class SpectralPrior(Prior):
         self._share = 1.0
 
     def prepare(self, progress: float) -> Hashable:
-        """Return the number of times that penalties have lost weight."""
         passed = drops(progress)
         self._share = DECAY**passed
         return passed
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)``, in [0, 1]."""
         return self._frame.images(self.parameters[0].unsqueeze(1))[:, 0]
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
@@ -201,7 +199,6 @@ class SpectralPrior(Prior):
         return self._share * (_SMOOTH * total_variation(images)) + self._share * _UNLIKELY * unlikely
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         centres = self._frame.centres
         self._frame = Frame(centres[rows.to(centres.device)], self._frame.spectrum)
 
@@ -231,21 +228,17 @@ def total_variation(images: Tensor) -> Tensor:
 
 
 class PixelPrior(Prior):
-    """The pixels of N rows, from images ``(N, c, h, w)`` on, under total variation of a weight."""
+    """The pixels of N rows, from images ``(N, c, h, w)`` on, under total variation."""
 
-    def __init__(self, start: Tensor, variation: float = 0.02) -> None:
-        self._variation = variation
+    def __init__(self, start: Tensor) -> None:
         self.parameters = [start.clone().requires_grad_()]
 
     def clean(self) -> Tensor:
-        """Return the images ``(N, c, h, w)``."""
         return self.parameters[0]
 
     def penalty(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the weighted total variation of each image, ``(N,)``."""
-        return self._variation * total_variation(images)
+        return _VARIATION * total_variation(images)
 
     @torch.no_grad()
     def project(self) -> None:
-        """Clamp every pixel to [0, 1]."""
         self.parameters[0].clamp_(0, 1)

@@ -27,6 +27,7 @@ from fedpriv.util.errors import UserError, shown
 _CPU_CHUNK_BYTES = 1 << 30  # most memory that a chunk takes on a CPU; larger chunks gain no speed there
 _SHARE = 0.5  # share of the free memory, of a graphics card or of the machine, that a chunk may take
 _ROW_BYTES = 200  # memory of a row beside its images
+_TRIAL = 0.2  # share of the iterations that choose the row that goes on
 
 T = TypeVar("T")
 
@@ -55,11 +56,9 @@ class Solved:
     iterations: int  # of the row that took most
     evaluations: Tensor  # (N,) int64, of the objective with its derivative
 
-    def of_each(self, change: Callable[[Tensor, str], Tensor], evaluations: Tensor) -> Solved:
-        """Return the same with every tensor changed, by its values and its name, but for the evaluations."""
-        names = ("images", "objective", "converged", "labels")
-        images, objective, converged, labels = (change(getattr(self, name), name) for name in names)
-        return Solved(images, objective, converged, labels, self.iterations, evaluations)
+
+_RESULTS = ("images", "objective", "converged", "labels")
+"""Fields that hold the result of each row."""
 
 
 Tick = Callable[[int], None]
@@ -107,12 +106,13 @@ def joined(parts: Sequence[tuple[Sequence[int], Solved]]) -> Solved:
         return first
     order = torch.tensor([position for places, _ in parts for position in places]).argsort()
 
-    def whole(_: Tensor, name: str) -> Tensor:
+    def whole(name: str) -> Tensor:
         values = torch.cat([getattr(solved, name) for solved in every])
         return values[order.to(values.device)]
 
-    together = first.of_each(whole, torch.cat([solved.evaluations.cpu() for solved in every])[order])
-    return replace(together, iterations=max(solved.iterations for solved in every))
+    evaluations = torch.cat([solved.evaluations.cpu() for solved in every])[order]
+    iterations = max(solved.iterations for solved in every)
+    return Solved(iterations=iterations, evaluations=evaluations, **{name: whole(name) for name in _RESULTS})
 
 
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
@@ -242,18 +242,18 @@ Search = Callable[[Sequence[Row], int, Tensor | None, Tick], Solved]
 """(rows, iterations of each, their images so far ``(N, M, c, h, w)`` or None, listener of iterations) -> solved rows."""
 
 
-def ladder(rows: int, budget: int, trial: float, least: int) -> tuple[Rung, ...]:
+def ladder(rows: int, budget: int, least: int) -> tuple[Rung, ...]:
     """Return rungs of fewer and fewer rows, which together take ``budget`` iterations of a target, neither more nor fewer.
 
-    Rungs of more than one row take at most a share ``trial``; so few rows begin that each has ``least`` iterations.
+    Rungs of more than one row take at most a fifth; so few rows begin that each has ``least`` iterations.
     """
-    most = max(1, int(trial * budget / max(least, 1)))  # as many as the first rung can give so much
+    most = max(1, int(_TRIAL * budget / max(least, 1)))  # as many as the first rung can give so much
     for begin in range(min(rows, most), 0, -1):
         counts = [begin]
         while counts[-1] > 1:
             counts.append(-(-counts[-1] // 2))
         trials = counts[:-1]
-        each = [int(trial * budget / len(trials) / count) for count in trials]
+        each = [int(_TRIAL * budget / len(trials) / count) for count in trials]
         if not each or min(each) >= least:
             break
     rungs = [Rung(count, iterations) for count, iterations in zip(trials, each, strict=True)]
@@ -300,9 +300,11 @@ def _better(best: Solved, new: Solved, which: Tensor) -> Solved:
     earlier = best.objective[which.to(best.objective.device)]
     better = new.objective.nan_to_num(nan=torch.inf) < earlier.nan_to_num(nan=torch.inf)
 
-    def chosen(values: Tensor, name: str) -> Tensor:
+    def chosen(name: str) -> Tensor:
+        values: Tensor = getattr(best, name)
         position = which.to(values.device)
         mask = better.to(values.device).view(-1, *[1] * (values.dim() - 1))
         return values.index_copy(0, position, torch.where(mask, getattr(new, name), values[position]))
 
-    return best.of_each(chosen, best.evaluations.cpu().index_add(0, which, new.evaluations.cpu()))
+    spent = best.evaluations.cpu().index_add(0, which, new.evaluations.cpu())
+    return Solved(iterations=best.iterations, evaluations=spent, **{name: chosen(name) for name in _RESULTS})

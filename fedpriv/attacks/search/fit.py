@@ -166,12 +166,11 @@ def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[in
     rows = _Rows(prior, distance, schedule, restarts)
 
     def move() -> None:
-        moving = rows.begin_step()
-        images = prior.shown(moving)
+        images = prior.shown(rows.moving)
         value = rows.objective(images, rows.numbers)
         # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
         gradients = torch.autograd.grad(value.sum(), prior.parameters)
-        rows.note(images.detach(), value.detach(), moving)
+        rows.note(images.detach(), value.detach())
         optimiser.step(gradients)
         prior.project()
 
@@ -203,7 +202,8 @@ class _Rows:
 
     Of rows that are still computed it has their first ``numbers`` ``(n,)`` (int64 on the CPU), the running ``mean`` of the
     images shown, not yet divided by its weight, the ``best`` image shown, the ``clean`` one shown right after a row's last
-    step ``(n, c, h, w)``, ``steps`` until the row met its stop rule, or so far, and the ``lowest`` objective ``(n,)``.
+    step ``(n, c, h, w)``, ``steps`` until the row met its stop rule, or so far, the ``lowest`` objective ``(n,)``, and which
+    are ``moving`` ``(n,)``: the others are to show their clean image.
     """
 
     def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
@@ -216,7 +216,7 @@ class _Rows:
         self.steps = torch.zeros(rows, dtype=torch.int64, device=first.device)
         self.lowest, self._mark = first.new_full((rows,), torch.inf), first.new_full((rows,), torch.inf)
         self._marked_at, self._now = torch.zeros_like(self.steps), torch.zeros_like(self.steps[0])
-        self._moving = torch.ones(rows, dtype=torch.bool, device=first.device)
+        self.moving = torch.ones(rows, dtype=torch.bool, device=first.device)
         # Of all rows that began.
         self._images, self._objective = first.clone(), first.new_full((rows,), torch.inf)
         self._ended_at, self._halved = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), torch.inf)
@@ -225,27 +225,23 @@ class _Rows:
         """Return distance and penalty ``(n,)`` of images of some rows."""
         return self._distance(images, numbers) + self._prior.penalty(images, numbers)
 
-    def begin_step(self) -> Tensor:
-        """Begin a step; return ``(n,)`` bool, which rows still run. The others are to show their clean image."""
+    def note(self, images: Tensor, value: Tensor) -> None:
+        """Remember the images shown at this step, whose objective is ``value`` ``(n,)``."""
         self._now += 1
-        return self._moving
-
-    def note(self, images: Tensor, value: Tensor, moving: Tensor) -> None:
-        """Remember the images shown at this step, whose objective is ``value`` ``(n,)``; ``moving`` as it began."""
         if self._schedule.average:
             mean = torch.lerp(self.mean, images, 1 - self._schedule.average)
-            self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
-        self.steps = self.steps + moving
+            self.mean = torch.where(self.moving.view(-1, 1, 1, 1), mean, self.mean)
+        self.steps = self.steps + self.moving
         # A row's image without noise after its last step is what it shows at the next.
         self.clean = torch.where((self.steps == self._now - 1).view(-1, 1, 1, 1), images, self.clean)
-        better = (value < self.lowest) & moving
+        better = (value < self.lowest) & self.moving
         self.lowest = torch.where(better, value, self.lowest)
         self.best = torch.where(better.view(-1, 1, 1, 1), images, self.best)
         gained = self.lowest < _GAIN * self._mark
         self._mark = torch.where(gained, self.lowest, self._mark)
         self._marked_at = torch.where(gained, self._now, self._marked_at)
         lately = self._marked_at > self._now - self._schedule.patience
-        self._moving = moving & lately & (self.lowest >= self._schedule.tolerance) & (value < math.inf)
+        self.moving = self.moving & lately & (self.lowest >= self._schedule.tolerance) & (value < math.inf)
 
     def halve(self, step: int) -> None:
         """End the worse rows of each target, where this step is one to do so."""
@@ -254,7 +250,7 @@ class _Rows:
             number = -(-self._restarts // 2 ** sum(end <= step for end in ends))
             self._halved[self.numbers] = self.lowest.cpu()
             rank = self._halved.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
-            self._moving = self._moving & (rank < number).flatten()[self.numbers].to(self._moving.device)
+            self.moving = self.moving & (rank < number).flatten()[self.numbers].to(self.moving.device)
 
     def look(self, step: int) -> bool:
         """Settle the rows that have ended; return whether there are any."""
@@ -267,7 +263,7 @@ class _Rows:
         if 2 * int(self._running.sum()) > len(self._running):
             return None
         left = self._running.nonzero().flatten()
-        names = "mean best clean steps lowest _mark _marked_at _moving numbers _running"
+        names = "mean best clean steps lowest _mark _marked_at moving numbers _running"
         for name in names.split():
             values = getattr(self, name)
             setattr(self, name, values[left.to(values.device)])

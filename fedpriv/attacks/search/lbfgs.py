@@ -78,11 +78,11 @@ def minimise(
         if done % _LOOK_EVERY and done != most:
             continue
         descent.give_up()
-        left = descent.left()
+        left = (~descent.finished).nonzero().flatten()
         # Where ticks are recorded they would be anew after every row that is dropped.
         if len(left) > (len(rows) // 2 if start.device.type == "cuda" else len(rows) - 1):
             if tick is not None:
-                tick(descent.calls())
+                tick(int(descent.calls[left].min()))  # that every row has ended which is not finished
             continue
         result.best[rows], result.loss[rows] = descent.best, descent.lowest
         result.evaluations[rows] = descent.evaluations
@@ -105,28 +105,20 @@ class _Descent:
         self._length = self._loss = start.new_zeros(len(start))
         self.lowest = start.new_full((len(start),), torch.inf)
         self.evaluations = torch.zeros(len(start), dtype=torch.int64, device=start.device)
-        self._steps = self._calls = self.evaluations  # steps of the present call, calls ended
-        self._finished = torch.zeros(len(start), dtype=torch.bool, device=start.device)
-        self._fresh = ~self._finished  # has not taken a direction yet
+        self._steps = self.calls = self.evaluations  # steps of the present call, calls ended
+        self.finished = torch.zeros(len(start), dtype=torch.bool, device=start.device)
+        self._fresh = ~self.finished  # has not taken a direction yet
         # Lowest loss when patience last began, and calls by then; changed in place, since ticks do not change them.
-        self._marked, self._marked_at = self.lowest.clone(), self._calls.clone()
-
-    def left(self) -> Tensor:
-        """Return the positions of rows that are not finished."""
-        return (~self._finished).nonzero().flatten()
-
-    def calls(self) -> int:
-        """Return the number of calls that every row has ended which is not finished."""
-        return int(self._calls[~self._finished].min())
+        self._marked, self._marked_at = self.lowest.clone(), self.calls.clone()
 
     def give_up(self) -> None:
         """Finish rows that have got nowhere for as long as there is patience."""
         if self._settings.patience is None:
             return
-        due = self._calls - self._marked_at >= self._settings.patience
-        self._finished = self._finished | (due & (self.lowest > (1 - _LEAST_FALL) * self._marked))
+        due = self.calls - self._marked_at >= self._settings.patience
+        self.finished = self.finished | (due & (self.lowest > (1 - _LEAST_FALL) * self._marked))
         self._marked.copy_(torch.where(due, self.lowest, self._marked))
-        self._marked_at.copy_(torch.where(due, self._calls, self._marked_at))
+        self._marked_at.copy_(torch.where(due, self.calls, self._marked_at))
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
@@ -139,7 +131,7 @@ class _Descent:
         """Evaluate each row once, and let it do what follows from that."""
         settings = self._settings
         loss, gradient = self._evaluate(self.point, self._numbers)
-        live = ~self._finished
+        live = ~self.finished
         self.evaluations = self.evaluations + live
         better = live & (loss < self.lowest)
         self.best = torch.where(better.unsqueeze(1), self.point, self.best)
@@ -148,16 +140,16 @@ class _Descent:
         move = self._direction * self._length.unsqueeze(1)
         flat = gradient.abs().amax(1) <= _FLAT
         # After the last call comes one more evaluation, of the last step.
-        over = ~loss.isfinite() | (loss < self._goal) | (began & (flat | (self._calls >= settings.outer_steps)))
-        self._finished = self._finished | over
+        over = ~loss.isfinite() | (loss < self._goal) | (began & (flat | (self.calls >= settings.outer_steps)))
+        self.finished = self.finished | over
         still = (move.abs().amax(1) <= _STILL) | flat
         still = still | ((loss - self._loss).abs() < _STILL)
         ended = ~began & (still | (self._steps >= settings.inner_steps))
         self._end(ended)
-        self._step(loss, gradient, move, began, ~ended & ~self._finished)
+        self._step(loss, gradient, move, began, ~ended & ~self.finished)
 
     def _end(self, which: Tensor) -> None:
-        self._calls = self._calls + which
+        self.calls = self.calls + which
         self._steps = torch.where(which, 0, self._steps)
 
     def _step(self, loss: Tensor, gradient: Tensor, move: Tensor, began: Tensor, go_on: Tensor) -> None:
@@ -176,7 +168,7 @@ class _Descent:
         downhill = torch.linalg.vecdot(gradient, direction) <= -_STILL
         uphill, moving = go_on & ~downhill, go_on & downhill
         # The next call would begin at the same point and stop there again.
-        self._finished = self._finished | (uphill & began)
+        self.finished = self.finished | (uphill & began)
         self._steps = self._steps + moving
         self.point = torch.where(moving.unsqueeze(1), self.point + direction * length.unsqueeze(1), self.point)
         self._end(uphill | (moving & (self._steps >= settings.inner_steps)))
