@@ -67,34 +67,23 @@ def amount(answer: Answer, value: float) -> str:
 
 def figures(answer: Answer) -> str:
     """Return the advantage with its interval, the level and the baseline's."""
-    if answer.advantage is None:
+    ends, baseline = answer.ci95, answer.baseline
+    if answer.advantage is None or baseline is None:
         return ""
-    ends = answer.ci95
     if is_decibels(answer):
         interval = "" if ends is None else f" [{ends[0]:+.1f}, {ends[1]:+.1f}]"
         return f"{answer.advantage:+.1f} dB{interval}"
-    interval = (
-        ""
-        if ends is None or answer.baseline is None
-        else (f" [{max(0.0, answer.baseline + ends[0]):.2f}, {min(1.0, answer.baseline + ends[1]):.2f}]")
-    )
-    level = (
-        ""
-        if answer.value is None or answer.baseline is None
-        else f"{answer.value:.2f}{interval}, baseline {answer.baseline:.2f}"
-    )
-    return f"AUC {level}" if level else f"AUC {answer.advantage:+.2f}"
+    interval = "" if ends is None else f" [{max(0.0, baseline + ends[0]):.2f}, {min(1.0, baseline + ends[1]):.2f}]"
+    return f"AUC {answer.value:.2f}{interval}, baseline {baseline:.2f}"
 
 
 def bound_words(answer: Answer) -> str:
     """Return the bound: the most that the data still allow; empty where nothing bounds it."""
-    if answer.bound is None:
+    if answer.bound is None or answer.baseline is None:
         return ""
     if is_decibels(answer):
         return f"at most {answer.bound:+.1f} dB"
-    level = answer.bound if answer.baseline is None else min(answer.bound, 1 - answer.baseline)
-    beside = "" if answer.baseline is None else f" {answer.baseline:.2f}"
-    return f"AUC at most {level:+.2f} over baseline{beside}"
+    return f"AUC at most {min(answer.bound, 1 - answer.baseline):+.2f} over baseline {answer.baseline:.2f}"
 
 
 def cell(answer: Answer) -> str:
