@@ -21,7 +21,7 @@ from fedpriv.reports.attacks import result_items
 from fedpriv.reports.labels import strongest_first
 from fedpriv.reports.page import readable, table_rows
 from fedpriv.reports.report import html_table, load_scored, write_report, write_results
-from fedpriv.reports.run_records import baselines, check_run
+from fedpriv.reports.run_records import baselines, load_runs
 from fedpriv.reports.runs_report import PAGE, write_runs_report
 from fedpriv.reports.study_report import read_results, together
 from fedpriv.reports.summary import Subject, subjects, table_lines
@@ -180,11 +180,8 @@ def score(
     """
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")
-    rule, paths, records = (
-        read_rule(redact),
-        given_folders(results),
-        dict[Path, ReconstructionRecord](),
-    )
+    rule, paths = read_rule(redact), given_folders(results)
+    records: dict[Path, ReconstructionRecord] = {}
     directories: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -215,15 +212,14 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
     truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
     if truths is None:
         raise UserError(f"{directory / storage.TRUTH}: left out of this directory; without it nothing can be scored")
-    given = (saved.reconstruction, truths, saved.shuffled)
     used = saved.about.seed if seed is None else seed
-    record = score_attack(*given, seed=used, about=saved.about)
+    record = score_attack(saved.reconstruction, truths, saved.shuffled, seed=used, about=saved.about)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
         storage.write_record(directory, record)
     else:
-        parts: dict[str, Any] = dict(zip(("reconstruction", "truths", "shuffled"), given, strict=True))
-        storage.save_attack(directory, **parts, about=about, metrics=record)
+        given: dict[str, Any] = {"reconstruction": saved.reconstruction, "shuffled": saved.shuffled, "truths": truths}
+        storage.save_attack(directory, **given, about=about, metrics=record)
     return record
 
 
@@ -283,7 +279,7 @@ def report(
     audits, no_audits = readable(result["privacy"], storage.load_privacy_audit)
     trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
     of_studies = [run for own in trained_only.values() for run in own.runs]
-    runs, no_runs = readable(dict.fromkeys([*result["run"], *of_studies]), check_run)
+    runs, no_runs = readable(dict.fromkeys([*result["run"], *of_studies]), lambda run: load_runs([run]))
     left_out = [*no_studies, *no_attacks, *no_scores, *no_audits, *no_runs]
     left_out += [one for own in studies.values() for one in own.left_out]
     attacks = each_once([*attacks.items(), *(entry for own in studies.values() for entry in own.attacks.items())])
