@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.eval.floors import SHUFFLED
@@ -175,19 +175,15 @@ def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor
 
     None where these are the client's own, which it uploaded the round before: they are no knowledge without an upload.
     """
-    newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
-    for moment in (*problem.earlier, newest):
-        for seen in moment.observations:
-            if seen.client == candidates.client:
-                if seen.continued:
-                    return None
-                try:
-                    training = training_of(seen, seen.client, candidates.images, moment.knowledge)
-                except UserError:  # a part of the model is private, or was not broadcast
-                    return None
-                labels = candidates.labels.to(training.inputs.device)
-                return -training.losses(training.before, labels).double().cpu()
-    return None
+    seen, knowledge = problem.uploads_of(candidates.client)[0]
+    if seen.continued:
+        return None
+    try:
+        training = training_of(seen, seen.client, candidates.images, knowledge)
+    except UserError:  # a part of the model is private, or was not broadcast
+        return None
+    labels = candidates.labels.to(training.inputs.device)
+    return -training.losses(training.before, labels).double().cpu()
 
 
 BASELINES: tuple[tuple[Kinds, str, Score], ...] = (
