@@ -19,14 +19,7 @@ RECORD_VERSION: Literal[5] = 5
 SCORING_VERSION = 11
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
-Measure = Literal[
-    "images",
-    "identified",
-    "membership",
-    "members_found",
-    "property",
-    "accuracy",
-]
+Measure = Literal["images", "identified", "membership", "members_found", "property", "accuracy"]
 """Quantities compared with a baseline: PSNR of images, images re-identified among decoys, areas under the curve of
 membership and of a property, members found at 1 % false positives; and of no attack, accuracy beside that without any
 exchange."""
@@ -87,9 +80,7 @@ class Summary(Estimate):
 
     median: FiniteFloat | None  # None where some value is not finite
     sd: FiniteFloat | None  # divides by n - 1; None for one value too
-    per_target: (
-        tuple[FiniteFloat | None, ...] | None
-    )  # None for a value that is not finite, or a measure of all targets
+    per_target: tuple[FiniteFloat | None, ...] | None  # None for a value that is not finite, or for none at all
     guesses: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)  # means of guesses, and of the control
     not_measured: str = ""  # why there are no values
 
@@ -185,9 +176,7 @@ class Able(Record):
     """Evidence that an attack finds what is there."""
 
     planted: Planted | None = None  # its positive control; None where its kind of upload has none, or it was not run
-    reached: FiniteFloat | None = (
-        None  # share of targets whose objective is no worse than the truth's own, if it has one
-    )
+    reached: FiniteFloat | None = None  # share of targets whose objective, if any, is no worse than the truth's own
 
     @property
     def passes(self) -> bool:
