@@ -63,11 +63,7 @@ def _read(paths: Sequence[Path]) -> dict[Path, Result]:
     attacks, no_attacks = readable(kinds["attack"], load_scored)
     scores, no_scores = readable(kinds["membership"], load_scores)
     lost = [*damaged, *no_attacks, *no_scores, *(line for study in studies.values() for line in study.left_out)]
-    failed = [
-        f"{folder}: cell {cell.cell} {cell.status}: {cell.why}"
-        for folder, study in studies.items()
-        for cell in study.facts.failed
-    ]
+    failed = [f"{folder}: {cell}" for folder, study in studies.items() for cell in study.facts.failed]
     if lines := [*empty, *map(str, lost), *failed]:
         raise UserError(lines[0])
     pairs: list[tuple[Path, Result]] = [*attacks.items(), *scores.items()]

@@ -291,11 +291,7 @@ def report(
             folders.refuse_overlap(Path(out), {}, around={"folder": path})
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
     complaints = [f"{line}; left out of the report" for line in [*empty, *map(str, left_out)]] + unfinished(given)
-    complaints += [
-        f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
-        for study, current in studies.items()
-        for cell in current.facts.failed
-    ]
+    complaints += [f"{study}: {cell}" for study, current in studies.items() for cell in current.facts.failed]
     if complaints and strict:
         raise UserError(f"strict: {complaints[0]}")
     if not (leaks or runs):

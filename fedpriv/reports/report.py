@@ -39,6 +39,9 @@ class UnfinishedCell:
     status: str
     why: str
 
+    def __str__(self) -> str:
+        return f"cell {self.cell} {self.status}: {self.why}"
+
 
 @dataclass(frozen=True)
 class StudyFacts:
