@@ -147,9 +147,6 @@ def _key(*values: object) -> str:
     return json.dumps(json.loads(json.dumps(values, sort_keys=True, default=str), parse_int=float))
 
 
-# ---------------------------------------------------------------- answers
-
-
 def page_answers(results: Mapping[Any, Result]) -> tuple[Answer, ...]:
     """Answer every endpoint of every upload of a page, its primaries tested together.
 
@@ -237,8 +234,8 @@ def _comparisons(
     means = endpoint == "reconstruction" and among(kind, BY_CLASS) and not among(kind, OF_IMAGES)
     for several in parts:
         apart = means or len(parts) > 1
-        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
-        some = [pair for pair, own in zip(some, sizes, strict=True) if several in own]
+        pairs = [(one, own) for one, own in zip(records, sizes, strict=True) if several in own]
+        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in pairs]
         each = [
             [c for c in one.comparisons if (c.measure, c.stratum) == (MEASURES[endpoint], stratum)]
             for one, stratum in some

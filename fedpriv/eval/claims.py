@@ -105,9 +105,6 @@ class ClaimCard(Record):
     grids: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- judgement
-
-
 FEW = {"clients": 5, "seeds": 3}
 """Units below which nothing is said beyond them."""
 

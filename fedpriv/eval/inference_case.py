@@ -83,9 +83,6 @@ def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | 
     return NamedClasses(clients=len(lines), exact=right, counts_exact=counts_right, alike=alike)
 
 
-# ---------------------------------------------------------------- scores
-
-
 Answers = NDArray[np.bool_]
 FALSE_RATE = 0.01
 """Share of false positives at which members found are counted."""

@@ -123,9 +123,6 @@ def _apart(first: Tensor, second: Tensor) -> float:
     return float((first - second).norm() / torch.maximum(first.norm(), second.norm()))
 
 
-# ---------------------------------------------------------------- forward passes
-
-
 @torch.no_grad()
 def represented(network: nn.Module, images: Tensor, device: torch.device, kind: torch.dtype = torch.float32) -> Tensor:
     """Return the rows ``(n, d)`` that a network in evaluation mode makes of images, on the CPU, computed in a precision."""
@@ -251,9 +248,6 @@ def _orders(images: Tensor) -> list[Tensor]:
     rng, starts = generator(0, "orders of local steps"), range(0, count, once)
     orders = [torch.cat([start + torch.randperm(once, generator=rng) for start in starts]) for _ in range(number)]
     return [order.to(images.device) for order in orders]
-
-
-# ---------------------------------------------------------------- all clients
 
 
 def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], optimiser: str = "") -> Premise:

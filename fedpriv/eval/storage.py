@@ -64,9 +64,6 @@ _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
 R = TypeVar("R", bound=AnyRecord)
 
 
-# ---------------------------------------------------------------- records
-
-
 def write_record(folder: Path, record: AnyRecord) -> None:
     """Write a record under the file name of its kind; the folder is made where it is missing."""
     write_text(folder / FILES[type(record)], record.model_dump_json(indent=2) + "\n")
@@ -120,9 +117,6 @@ def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
 def load_metrics(directory: Path) -> ReconstructionRecord:
     """Read and check ``metrics.json``."""
     return _read(directory / METRICS, ReconstructionRecord)
-
-
-# ---------------------------------------------------------------- attack directories
 
 
 @dataclass(frozen=True)

@@ -256,9 +256,6 @@ def draw(attack: storage.AttackRecord) -> None:
         files.write_bytes(path, grid_png(attack))
 
 
-# ---------------------------------------------------------------- fits
-
-
 def with_fits(
     ground: AttackContext, job: Job, reconstruction: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
@@ -304,9 +301,6 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
             return None
     order = [left.pop(0) if index < 0 else index for index in order]
     return truth.members[order].float()
-
-
-# ---------------------------------------------------------------- records
 
 
 def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel) -> Provenance:
