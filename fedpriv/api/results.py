@@ -13,7 +13,7 @@ from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.gate import Check, endpoints_of, gate
-from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
+from fedpriv.eval.records import About, InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.words import sentence
 from fedpriv.pipeline.result_folders import differences, each_once, is_or_was_attack, result_directories, unfinished
@@ -407,14 +407,12 @@ def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, dict[s
     root = given_folders(given)[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
-    results = {}
-    for file in sorted(
-        path for name in (storage.METRICS, storage.MEMBERSHIP, storage.PROPERTY) for path in root.rglob(name)
-    ):
+    names, results = (storage.METRICS, storage.MEMBERSHIP, storage.PROPERTY), {}
+    for file in sorted(path for name in names for path in root.rglob(name)):
         position, record = file.parent.relative_to(root), cast("Record", storage.read_record(file))
-        about = (
-            cast("About", storage.read_record(file.parent / storage.ABOUT)) if file.name == storage.METRICS else record
-        )
+        about: Provenance = record
+        if file.name == storage.METRICS:
+            about = cast("About", storage.read_record(file.parent / storage.ABOUT))
         made = about.model_dump(mode="json", include=set(_MADE)) | {"defenses": about.defense}
         if isinstance(made["run"], dict):
             made["run"].pop("defenses", None)

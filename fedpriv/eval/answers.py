@@ -175,7 +175,6 @@ class _Draft(NamedTuple):
 
 
 def _decided(draft: _Draft, adjusted: float, bound: float | None, tested: int) -> Answer:
-    """Return the answer by the adjusted p-value and the upper bound."""
     item = draft.comparison
     assert item is not None
     verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"

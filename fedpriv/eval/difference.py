@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.eval.answers import holm
+from fedpriv.eval.answers import LEVEL, holm
 from fedpriv.eval.intervals import TAIL, clustered
 from fedpriv.eval.records import Comparison, InferenceResult, ReconstructionRecord
-
-LEVEL = 0.05
-"""Chance of calling any noise a difference, over all differences that are looked at together."""
 
 FEW = "no interval: too few clients"
 NOISE = "not told from noise"

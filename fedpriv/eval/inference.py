@@ -86,7 +86,6 @@ def _pose(inference: Inference, case: InferenceCase) -> InferenceProblem:
 
 
 def _answers(inference: Inference, case: InferenceCase, requested: Asked) -> list[Answers]:
-    """Return the true answers to the questions about each client."""
     results = []
     for client, classes in requested.classes.items():
         counts = torch.bincount(case.truth.labels(client), minlength=case.evidence.knowledge.n_classes)

@@ -46,7 +46,6 @@ GRID = "grid.png"
 """The picture of the attack (:mod:`fedpriv.reports.grid`)."""
 
 AnyRecord = About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord
-"""Every record that is written beside a result."""
 
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
@@ -56,7 +55,6 @@ FILES: dict[type[AnyRecord], str] = {
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
 }
-"""Records by their file names."""
 
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
     Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)

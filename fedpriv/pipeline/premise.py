@@ -66,7 +66,6 @@ def premise_of(source: ExternalSource) -> Premise:
 
 
 def _agreement(source: ExternalSource, seen: Observation) -> Agreement:
-    """Return the agreement of one client's upload."""
     kind, client, truth = source.kind, seen.client, source.images[seen.client]
     rounding, head = rounding_as_given(source.raw[client]), source.heads.get(client)
     if source.summed:
