@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from fedpriv.attacks.observation import LabelAccess, ThreatModel
 from fedpriv.eval.records import InferenceResult as InferenceResult
@@ -38,8 +38,8 @@ Threat = Literal["protocol", "white-box"]
 Estimand = Literal["", "one image", "several images"]
 Record = ReconstructionRecord | InferenceResult
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = ("label disclosure", "property", "membership", "reconstruction")
-THREATS: Final[tuple[Threat, ...]] = ("protocol", "white-box")
+ENDPOINTS: Final[tuple[Endpoint, ...]] = get_args(Endpoint)
+THREATS: Final[tuple[Threat, ...]] = get_args(Threat)
 """``protocol``: only what crosses the wire, and auxiliary images; ``white-box``: the client's extractor too, or of trained
 weights the labels of the batch, as papers assume."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 from xml.etree import ElementTree
 
 from fedpriv.eval.answers import Answer
-from fedpriv.eval.endpoints import Endpoint
+from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.words import sentence
 from fedpriv.util.errors import UserError, shown, unknown_name
 
@@ -94,7 +94,7 @@ def endpoints_of(fail_on: str | Sequence[str]) -> tuple[Endpoint, ...]:
     >>> endpoints_of("leak:membership,leak:label-disclosure")
     ('membership', 'label disclosure')
     """
-    every = {name.replace(" ", "-"): name for name in get_args(Endpoint)}
+    every = {name.replace(" ", "-"): name for name in ENDPOINTS}
     chosen: dict[Endpoint, None] = {}
     for item in fail_on.split(",") if isinstance(fail_on, str) else fail_on:
         word, colon, name = str(item).strip().partition(":")

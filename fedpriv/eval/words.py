@@ -191,10 +191,8 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
     if answer.verdict == "no leak detected":
         spread = "" if answer.units == "images" else f" {NOT_SPREAD}"
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)}{spread}"
-    known = (
-        ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer)))) if answer.advantage is not None else ""
-    )
-    so_far = f" So far {known}." if known else ""
+    known = ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer))))
+    so_far = "" if answer.advantage is None else f" So far {known}."
     short = answer.why == "few clients" and (answer.units == "images" or _few_targets(answer))
     why = short_why(answer) if short else answer.why
     return f"{subject}: inconclusive ({why}).{so_far} {advice(answer)}".rstrip()
