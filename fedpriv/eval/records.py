@@ -368,7 +368,7 @@ class ReconstructionRecord(Provenance):
         That a search converged by its own rule counts beside a positive control only: a rule may hold before it has begun.
         """
         rows = self.of(stratum)
-        measured = bool(rows) and any(row.fit is not None for row in rows)
+        measured = any(row.fit is not None for row in rows)
         by_rule = self.planted is not None
         reached = sum(row.reached or (by_rule and row.converged) for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)

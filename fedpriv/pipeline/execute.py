@@ -271,9 +271,7 @@ def with_fits(
         if objective is None:
             return reconstruction
         images = reconstruction.images[some]
-        true = [
-            in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)
-        ]
+        true = list(map(in_place, truths[some], reconstruction.labels[some]))
         known = torch.tensor([current is not None for current in true])
         pictures = torch.stack(
             [each if current is None else current for each, current in zip(images, true, strict=True)]

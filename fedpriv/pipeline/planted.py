@@ -141,10 +141,8 @@ def planted_images(
         seen = next(o for o in observations if (o.round, o.client) == (target.round, target.client))
         payload = VECTORS.first(seen.upload)
         assert payload is not None
-        place = 0
-        if payload.kind not in MIXTURES:
-            said = payload.said("classes")
-            place = 0 if said is None else said[: target.index].tolist().count(target.label)
+        said = None if payload.kind in MIXTURES else payload.said("classes")
+        place = 0 if said is None else said[: target.index].tolist().count(target.label)
         decoy = planting.decoy(target.client, target.label, place)
         assert decoy is not None
         image = pools[target.client].decoys[decoy][None].float()
