@@ -295,7 +295,7 @@ def report(
     if complaints and strict:
         raise UserError(f"strict: {complaints[0]}")
     if not (leaks or runs):
-        raise UserError(str(left_out[0]))
+        raise UserError(str(left_out[0]) if left_out else complaints[0])
     for line in complaints:
         listener.warn(line)
     folder, scratch = place(out)
