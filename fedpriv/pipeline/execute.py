@@ -131,7 +131,7 @@ def run_plan(
     """Run, score and save every attack and inference of a plan that has no result yet; return all records by folder."""
     plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
-        home = folder / job.folder
+        home = folder / plan.folder(job.name)
         if storage.is_attack_directory(home):
             records[home] = storage.load_metrics(home)
             continue

@@ -50,7 +50,6 @@ class Job:
 
     name: str  # the attack's
     attack: Attack  # with its options
-    folder: str  # of its result: ``dip``, ``dlg-reach-4``
     control: bool = True  # shuffled uploads are attacked too
 
 
@@ -90,7 +89,7 @@ class AttackPlan:
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
         return tuple(
-            Job(name, made, self.folder(name), self.control and not (self.brief and name != self.primary))
+            Job(name, made, self.control and (not self.brief or name == self.primary))
             for name, made in self.attacks.items()
         )
 
@@ -101,12 +100,12 @@ class AttackPlan:
         return replace(self.card, rounds_seen=max(least, seen))
 
     def folder(self, name: str) -> str:
-        """Return the name of the folder of a result."""
+        """Return the name of the folder of a result: ``dip``, ``dlg-reach-4``."""
         return name + self.suffix
 
     def results(self) -> list[str]:
         """Return the names of all folders of results."""
-        return [job.folder for job in self.jobs()] + [self.folder(name) for name in self.inferences]
+        return [self.folder(name) for name in (*self.attacks, *self.inferences)]
 
 
 def plan_of(
