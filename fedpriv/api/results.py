@@ -426,10 +426,9 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
     results = {name: _difference(first, second) for name, (first, second) in pairs.items()}
     apart = iter(separated([entry for entry in results.values() if not isinstance(entry, str)]))
     for name, item in results.items():
-        row: dict[str, Any] = {"name": name}
-        row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high"))
-        for when, record in zip(("before", "after"), pairs[name], strict=True):
-            row[f"accuracy {when}"] = record.accuracy
+        first, second = pairs[name]
+        row = dict[str, Any].fromkeys(("name", "quantity", "before", "after", "difference", "low", "high"))
+        row |= {"name": name, "accuracy before": first.accuracy, "accuracy after": second.accuracy}
         if isinstance(item, str):
             yield row | {"verdict": f"not compared: {item}"}
             continue
