@@ -64,9 +64,7 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
     values = tuple(_pair_score(score[row], member, several) for row, member in units)
-    floors, best = record.floors, record.advantage_db.best_floor
-    known = [name for name in FLOORS if name in floors]
-    blind = best if best in FLOORS else max(known, key=lambda name: floors[name].psnr_db.mean)
+    blind = max((name for name in FLOORS if name in record.floors), key=lambda name: record.floors[name].psnr_db.mean)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     true = len(names)
