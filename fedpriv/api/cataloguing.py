@@ -241,9 +241,6 @@ _ROWS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---------------------------------------------------------------- one member
-
-
 @dataclass(frozen=True)
 class Explanation:
     """Facts, text and paper of one member or word. As text it has no page and no entry of a paper; a notebook shows all.
@@ -341,8 +338,6 @@ def _text(kind: str, name: str) -> str:
     parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
 
-
-# ---------------------------------------------------------------- this installation
 
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""

@@ -150,8 +150,6 @@ def given_folders(results: Any, kinds: tuple[str, ...] = ("AttackResult",)) -> l
     return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
 
 
-# ---------------------------------------------------------------- scores anew
-
 Scorable = AttackResult | str | Path
 
 
@@ -222,8 +220,6 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
         storage.save_attack(directory, **given, about=about, metrics=record)
     return record
 
-
-# ---------------------------------------------------------------- pages
 
 Reportable: TypeAlias = "AttackResult | Run | PrivacyAudit | str | Path"
 
@@ -319,8 +315,6 @@ def report(
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
 
-
-# ---------------------------------------------------------------- changes between two
 
 Record: TypeAlias = "ReconstructionRecord | InferenceResult"
 

@@ -329,9 +329,6 @@ def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
     return Reach(setting=work.name, label=work.label, steps=len(sizes), images=sum(sizes))
 
 
-# ---------------------------------------------------------------- inferences
-
-
 def _card_of(ground: AttackContext, inference: Inference, case: InferenceCase) -> ThreatModel:
     """Return the card of an inference with the extractor and the rounds that it had."""
     rounds = ground.stored if inference.reads_every_round and case.told else 1 + len(case.earlier)
