@@ -257,22 +257,16 @@ def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], opti
         off = []
     shown = off or agreements
     optimiser = optimiser if off or not agreements else ""
-    premise = Premise(
+    return Premise(
         status="differs" if off or optimiser else "agrees" if agreements else "not checkable",
         cause="optimiser" if optimiser else off[0].cause if off else "",
         optimiser=optimiser,
         why=next(iter(unchecked), ""),
+        cosine=statistics.median(client.cosine for client in shown) if shown else None,
+        relative_error=statistics.median(client.error for client in shown) if shown else None,
+        worst=max((client.error for client in agreements), default=None),
+        allowed=max((client.allowed for client in shown), default=None),
+        factor=statistics.median(client.factor for client in shown) if shown else None,
         n_clients=len(agreements),
         n_differ=len(off),
-    )
-    if not shown:
-        return premise
-    return premise.model_copy(
-        update={
-            "cosine": statistics.median(client.cosine for client in shown),
-            "relative_error": statistics.median(client.error for client in shown),
-            "factor": statistics.median(client.factor for client in shown),
-            "allowed": max(client.allowed for client in shown),
-            "worst": max(client.error for client in agreements),
-        }
     )

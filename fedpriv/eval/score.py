@@ -56,7 +56,7 @@ NAMED = "optimal_class_image"
 """The baseline named in advance: the image of highest mean PSNR over auxiliary images of the class."""
 
 BEYOND = 3.0
-"""An image so many dB beyond the strongest guess has come back."""
+"""Decibels above the baseline from which on a target counts in ``share_3db``."""
 
 
 def score(
