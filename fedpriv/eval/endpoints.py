@@ -51,9 +51,6 @@ MEASURES: Final[dict[Endpoint, Measure]] = {
 }
 """The measure by which a primary is judged: an area under the ROC curve, or PSNR."""
 
-HOLDS: Final = "holds"
-"""The question of label disclosure: has the client any image of the class?"""
-
 RECONSTRUCTION: Final[tuple[tuple[Kinds, Threat, tuple[str, ...]], ...]] = (
     (OF_IMAGES | CLASS_MEANS, "protocol", ("decoder", "pixels", "dip")),
     (OF_IMAGES | CLASS_MEANS, "white-box", ("decoder", "dip", "pixels")),
@@ -113,7 +110,7 @@ def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
 def endpoint_of(record: Record) -> Endpoint:
     """Return the endpoint that an attack answers."""
     if isinstance(record, PropertyRecord):
-        return "label disclosure" if record.question == HOLDS else "property"
+        return "label disclosure" if record.question == "holds" else "property"  # any image of the class?
     return "reconstruction" if isinstance(record, ReconstructionRecord) else "membership"
 
 

@@ -475,9 +475,6 @@ InferenceResult = MembershipRecord | PropertyRecord
 AuditWord = Literal["contradicted", "not contradicted", "untested", "no claim"]
 """``untested``: too few canaries, or too faint ones, to contradict even a tenth of the noise."""
 
-Way = Literal["uploads", "training"]
-"""Place of the canaries: uploads that pass a defense, or gradients within local training."""
-
 
 class ClaimedPrivacy(Record):
     """A guarantee as it is claimed, of so many uploads of one client together.
@@ -518,7 +515,7 @@ class PrivacyAuditRecord(Record):
     seed: int
     command: str = ""
     claim: ClaimedPrivacy | None
-    way: Way
+    way: Literal["uploads", "training"]  # canaries are uploads that pass a defense, or gradients within local training
     canaries: int
     included: int
     confidence: FiniteFloat

@@ -48,9 +48,6 @@ TOGETHER = (
 LEGEND = "LEAK: beats guessing without the upload. none: gains at most the bound. inconclusive: this run cannot tell."
 """Below a table in a terminal."""
 
-NOT_SPREAD = "Leaks of few clients were not tested."
-"""Beside an answer that excludes a leak on average."""
-
 
 # ---------------------------------------------------------------- figures
 
@@ -189,7 +186,7 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         warning = f" Warning: {_premise_fails(premise)}." if premise and premise.status == "differs" else ""
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
-        spread = "" if answer.units == "images" else f" {NOT_SPREAD}"
+        spread = "" if answer.units == "images" else " Leaks of few clients were not tested."
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)}{spread}"
     known = ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer))))
     so_far = "" if answer.advantage is None else f" So far {known}."
