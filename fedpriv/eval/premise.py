@@ -48,7 +48,6 @@ BEYOND_ORDERS = 1.25
 MOST_IMAGES = 50_000
 """Images that the replays of one client's steps in other orders go through."""
 
-_CHUNK = 256
 _HALVES = ((torch.bfloat16, 2.0**-8, 0.0), (torch.float16, 2.0**-11, 2.0**-25))
 
 
@@ -121,14 +120,6 @@ def agreement(
 
 def _apart(first: Tensor, second: Tensor) -> float:
     return float((first - second).norm() / torch.maximum(first.norm(), second.norm()))
-
-
-@torch.no_grad()
-def represented(network: nn.Module, images: Tensor, device: torch.device, kind: torch.dtype = torch.float32) -> Tensor:
-    """Return the rows ``(n, d)`` that a network in evaluation mode makes of images, on the CPU, computed in a precision."""
-    if kind != torch.float32:
-        network = copy.deepcopy(network).to(kind)
-    return torch.cat([network(part.to(device, kind)).cpu().float() for part in images.split(_CHUNK)])
 
 
 def class_means(rows: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
