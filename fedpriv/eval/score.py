@@ -178,8 +178,7 @@ def _vector_metrics(
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
         results[name] = means.summary(function(reconstruction.features, true).numpy())
         if control is not None:
-            mean = float(function(control, true).mean())
-            beside = {SHUFFLED: mean if math.isfinite(mean) else None}
+            beside = {SHUFFLED: _finite(float(function(control, true).mean()))}
             results[name] = results[name].model_copy(update={"guesses": beside})
     return results
 
