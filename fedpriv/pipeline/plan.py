@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedpriv.attacks import ATTACKS, attacks_for, default_suite, refuse_unknown_target, targets_of, told_in_clear
+from fedpriv.federation.answer import answers_for
 from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError, shown, unknown_name
 
@@ -139,7 +141,6 @@ MOST_SHADOWED = 48
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
-    from fedpriv.attacks import refuse_unknown_target
     from fedpriv.uploads.kinds import payload_kind
 
     refuse_unknown_target(target)
@@ -148,7 +149,6 @@ def target_name(target: str) -> str:
 
 def first_look(target: str) -> tuple[str, ...]:
     """Return the attacks that run without being named: the primaries, and dip, as published evaluations use it."""
-    from fedpriv.attacks import ATTACKS, attacks_for, default_suite
     from fedpriv.eval.endpoints import THREATS, primaries
 
     fitting = attacks_for(target)
@@ -195,8 +195,6 @@ def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_s
 
 def attack_names(target: str, attacks: Sequence[str], *, full: bool = False) -> tuple[str, ...]:
     """Return the attacks that are asked for, or those of the first look, or with ``full`` all that fit a target."""
-    from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
-
     target = target_name(target)
     where = f"target={shown(target)}"
     if why := told_in_clear(target):
@@ -260,8 +258,6 @@ def with_settings(
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return attacks by name, made with their own options."""
-    from fedpriv.attacks import ATTACKS
-
     return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
 
 
@@ -273,8 +269,6 @@ def options_by_attack(
     restarts: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Hand each option to every attack that has such a field, or to the one that it names."""
-    from fedpriv.attacks import ATTACKS
-
     kinds = {name: ATTACKS.load(name) for name in names}
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
     tree = mapping("attack_option", given)
@@ -329,9 +323,6 @@ def adapted_suite(
     Where several defenses ask for another value of the same option, the first has it: nobody runs one attack in two ways
     unasked.
     """
-    from fedpriv.attacks import ATTACKS, attacks_for
-    from fedpriv.federation.answer import answers_for
-
     fitting, chosen, options = {*attacks_for(target), *names}, list(names), dict[str, dict[str, Any]]()
     lines = []
     for facts in defenses:
