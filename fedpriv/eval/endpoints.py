@@ -85,6 +85,11 @@ def among(kind: str, kinds: Kinds) -> bool:
         return False
 
 
+def has_batches(kind: str) -> bool:
+    """True where labels of a batch are behind an upload, which papers assume to be known."""
+    return kind in NETWORKS
+
+
 def threat_for(kind: str, card: ThreatModel, *, images: bool) -> Threat:
     """Return the threat model that an attack assumes, by what it is granted (``card``) and can use on a kind of upload.
 

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from fedpriv.eval.answers import Answer, Result, Word, about_of, page_answers, record_of, upload_key
-from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, threat_of
+from fedpriv.eval.endpoints import ENDPOINTS, THREATS, Endpoint, Record, Threat, endpoint_of, has_batches, threat_of
 from fedpriv.eval.records import About, Provenance, ReconstructionRecord
 from fedpriv.eval.words import (
     LEGEND,
@@ -30,7 +30,6 @@ from fedpriv.eval.words import (
 )
 from fedpriv.reports.labels import card_meanings, local_work, point_labels, upload_size, upload_title
 from fedpriv.reports.page import quantity
-from fedpriv.uploads.kinds import NETWORKS
 
 STATES: Final[dict[Word, str]] = {
     "leak": "leaks",
@@ -199,7 +198,7 @@ class Subject:
         for answer in self.answers:
             for result in self.behind(answer).values():
                 given.setdefault(answer.threat, {}).update(dict.fromkeys(card_meanings(about_of(result).knowledge)))
-        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if self.about.target in NETWORKS else {})
+        lines = ASSUMED | ({"white-box": LABELS_KNOWN} if has_batches(self.about.target) else {})
         named = zip(THREATS, self.threats, strict=True)
         return tuple((title, lines[name], tuple(given[name])) for name, title in named if name in given)
 
