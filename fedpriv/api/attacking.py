@@ -203,9 +203,6 @@ def _prepare(
     return ground
 
 
-# ---------------------------------------------------------------- the run that is trained first
-
-
 KEPT = 10
 """Last rounds whose checkpoints a white-box attacker of representations has."""
 
@@ -277,9 +274,6 @@ def _train_first(path: Path, config: RunConfig, plan: AttackPlan, workers: int |
     )
     how: dict[str, Any] = {"device": plan.device, "download": plan.download, "resume": resume, "workers": workers}
     train_run(path, config, listener=listener, **how)
-
-
-# ---------------------------------------------------------------- uploads that were made elsewhere
 
 
 class UploadSettings(SearchSettings, total=False):

@@ -165,8 +165,6 @@ def read_asked(study: Described, settings: Mapping[str, Any]) -> tuple[Study, Ex
     return parse_study(overridden(values or {}, group), source), execution
 
 
-# ---------------------------------------------------------------- claims of papers
-
 STUDY = "study"
 """Folder of the study of a claim, in the claim's."""
 

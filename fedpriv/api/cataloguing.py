@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import fedpriv
 from fedpriv.api.named_code import verb
-from fedpriv.attacks import ATTACKS, attacks_for, refuse_unknown_target, target_names, told_in_clear
+from fedpriv.attacks import ATTACKS, attacks_for, target_names, told_in_clear
 from fedpriv.claims import claims
 from fedpriv.datasets import DATASETS
 from fedpriv.defenses import DEFENSES
@@ -89,9 +89,7 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         raise UserError(f"target={shown(target)}: only goes with attacks")
     if kind not in REGISTRIES:
         return Catalogue(kind, _ROWS[kind]())
-    if target is not None:
-        refuse_unknown_target(target)
-    members, target = REGISTRIES[kind], target and target_name(target)
+    members, target = REGISTRIES[kind], None if target is None else target_name(target)
     made = {**dict.fromkeys(members.builtins), **members.load_all(own=False)} if kind in _READ else members.load_all()
     rows = {name: _ROWS[kind](name, member) for name, member in made.items()}
     if target:
@@ -243,9 +241,6 @@ _ROWS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---------------------------------------------------------------- one member
-
-
 @dataclass(frozen=True)
 class Explanation:
     """Facts, text and paper of one member or word. As text it has no page and no entry of a paper; a notebook shows all.
@@ -343,8 +338,6 @@ def _text(kind: str, name: str) -> str:
     parts = [_docstring(kind, name), *([f"## Options\n\n{options}"] if options else [])]
     return "\n\n".join(map(docstring_markdown, parts))
 
-
-# ---------------------------------------------------------------- this installation
 
 BOUND = 0.01
 """Largest difference from the CPU's gradient, as a share of its norm; rounding as TF32 does makes 0.0004."""

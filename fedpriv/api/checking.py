@@ -7,10 +7,9 @@ from pathlib import Path
 
 from fedpriv.api.named_code import verb
 from fedpriv.api.results import AttackResult, given_folders
-from fedpriv.eval.answers import Result, page_answers
+from fedpriv.eval.answers import Result, about_of, page_answers
 from fedpriv.eval.gate import Check, endpoints_of, gate
-from fedpriv.eval.records import Provenance
-from fedpriv.eval.storage import StoredAttack, load_scores
+from fedpriv.eval.storage import load_scores
 from fedpriv.pipeline.result_folders import each_once, result_directories
 from fedpriv.reports.page import readable
 from fedpriv.reports.report import load_scored
@@ -49,16 +48,12 @@ def check(
     if paths or not made:
         read |= _read(given_folders(paths, ()))
     # Uploads that were handed in are an experiment of their own, whatever other results have in common with them.
-    apart = {path: path.parent if _about(each).premise else None for path, each in read.items()}
+    apart = {path: path.parent if about_of(each).premise else None for path, each in read.items()}
     pages = [{path: read[path] for path in read if apart[path] == home} for home in dict.fromkeys(apart.values())]
     outcome = gate([answer for page in pages for answer in page_answers(page)], wanted)
     if junit is not None:
         files.write_text(Path(junit), outcome.junit())
     return outcome
-
-
-def _about(result: Result) -> Provenance:
-    return result.about if isinstance(result, StoredAttack) else result
 
 
 def _read(paths: Sequence[Path]) -> dict[Path, Result]:
@@ -68,11 +63,7 @@ def _read(paths: Sequence[Path]) -> dict[Path, Result]:
     attacks, no_attacks = readable(kinds["attack"], load_scored)
     scores, no_scores = readable(kinds["membership"], load_scores)
     lost = [*damaged, *no_attacks, *no_scores, *(line for study in studies.values() for line in study.left_out)]
-    failed = [
-        f"{folder}: cell {cell.cell} {cell.status}: {cell.why}"
-        for folder, study in studies.items()
-        for cell in study.facts.failed
-    ]
+    failed = [f"{folder}: {cell}" for folder, study in studies.items() for cell in study.facts.failed]
     if lines := [*empty, *map(str, lost), *failed]:
         raise UserError(lines[0])
     pairs: list[tuple[Path, Result]] = [*attacks.items(), *scores.items()]

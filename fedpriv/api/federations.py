@@ -135,8 +135,6 @@ def train(method: str | None = None, *, seed: int | None = None, **settings: Unp
     return Run(path, scratch, allowed())
 
 
-# ---------------------------------------------------------------- communication without training
-
 _DATA = (*DIVISION_SETTINGS, "data_dir", "dataset", "download", "partition", "per_class", "seed")
 """Whoever sets one of these wants sizes from data, which gives the following."""
 _STATED = ("classes", "pairs", "samples", "channels")
@@ -262,9 +260,6 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], l
     beside |= {"width"} if len({item.width for item in blueprints}) > 1 else set()
     where |= {k: v for k, v in vars(facts).items() if isinstance(v, int) and k not in beside}
     return facts, where, blueprints
-
-
-# ---------------------------------------------------------------- claimed epsilons
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ class Images:
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.labels)
 
 

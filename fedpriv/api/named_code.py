@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
+from fedpriv.datasets import DATASETS
 from fedpriv.util import files
 from fedpriv.util.errors import unknown_name
 from fedpriv.util.registry import allowing, is_reference, module_names, split_reference
@@ -72,8 +73,6 @@ DEEPEST: Final = 32
 
 
 def _modules(value: Any, level: int = 0) -> Iterator[str]:
-    from fedpriv.datasets import DATASETS
-
     if isinstance(value, str):
         for piece in value.replace("+", ",").split(","):
             head, equals, rest = piece.strip().partition("=")

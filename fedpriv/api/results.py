@@ -13,7 +13,7 @@ from fedpriv.eval.answers import Answer, Result, page_answers
 from fedpriv.eval.difference import FEW, LESS, MORE, NOISE, Difference, of_inferences, of_reconstructions, separated
 from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.gate import Check, endpoints_of, gate
-from fedpriv.eval.records import About, InferenceResult, ReconstructionRecord
+from fedpriv.eval.records import About, InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.eval.redaction import NONE, read_rule
 from fedpriv.eval.words import sentence
 from fedpriv.pipeline.result_folders import differences, each_once, is_or_was_attack, result_directories, unfinished
@@ -21,7 +21,7 @@ from fedpriv.reports.attacks import result_items
 from fedpriv.reports.labels import strongest_first
 from fedpriv.reports.page import readable, table_rows
 from fedpriv.reports.report import html_table, load_scored, write_report, write_results
-from fedpriv.reports.run_records import baselines, check_run
+from fedpriv.reports.run_records import baselines, load_runs
 from fedpriv.reports.runs_report import PAGE, write_runs_report
 from fedpriv.reports.study_report import read_results, together
 from fedpriv.reports.summary import Subject, subjects, table_lines
@@ -150,8 +150,6 @@ def given_folders(results: Any, kinds: tuple[str, ...] = ("AttackResult",)) -> l
     return [each.path if type(each).__name__ in kinds else given_path("results", each) for each in several]
 
 
-# ---------------------------------------------------------------- scores anew
-
 Scorable = AttackResult | str | Path
 
 
@@ -180,11 +178,8 @@ def score(
     """
     if seed is not None and seed < 0:
         raise UserError(f"seed={shown(seed)}: expected at least 0")
-    rule, paths, records = (
-        read_rule(redact),
-        given_folders(results),
-        dict[Path, ReconstructionRecord](),
-    )
+    rule, paths = read_rule(redact), given_folders(results)
+    records: dict[Path, ReconstructionRecord] = {}
     directories: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -215,19 +210,16 @@ def _score(directory: Path, seed: int | None, rule: str) -> ReconstructionRecord
     truths, about = saved.truths, saved.about.model_copy(update={"redacted": rule})
     if truths is None:
         raise UserError(f"{directory / storage.TRUTH}: left out of this directory; without it nothing can be scored")
-    given = (saved.reconstruction, truths, saved.shuffled)
     used = saved.about.seed if seed is None else seed
-    record = score_attack(*given, seed=used, about=saved.about)
+    record = score_attack(saved.reconstruction, truths, saved.shuffled, seed=used, about=saved.about)
     draw(replace(saved, metrics=record, about=about))
     if rule == NONE:
         storage.write_record(directory, record)
     else:
-        parts: dict[str, Any] = dict(zip(("reconstruction", "truths", "shuffled"), given, strict=True))
-        storage.save_attack(directory, **parts, about=about, metrics=record)
+        given: dict[str, Any] = {"reconstruction": saved.reconstruction, "shuffled": saved.shuffled, "truths": truths}
+        storage.save_attack(directory, **given, about=about, metrics=record)
     return record
 
-
-# ---------------------------------------------------------------- pages
 
 Reportable: TypeAlias = "AttackResult | Run | PrivacyAudit | str | Path"
 
@@ -283,7 +275,7 @@ def report(
     audits, no_audits = readable(result["privacy"], storage.load_privacy_audit)
     trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
     of_studies = [run for own in trained_only.values() for run in own.runs]
-    runs, no_runs = readable(dict.fromkeys([*result["run"], *of_studies]), check_run)
+    runs, no_runs = readable(dict.fromkeys([*result["run"], *of_studies]), lambda run: load_runs([run]))
     left_out = [*no_studies, *no_attacks, *no_scores, *no_audits, *no_runs]
     left_out += [one for own in studies.values() for one in own.left_out]
     attacks = each_once([*attacks.items(), *(entry for own in studies.values() for entry in own.attacks.items())])
@@ -295,15 +287,11 @@ def report(
             folders.refuse_overlap(Path(out), {}, around={"folder": path})
     leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
     complaints = [f"{line}; left out of the report" for line in [*empty, *map(str, left_out)]] + unfinished(given)
-    complaints += [
-        f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
-        for study, current in studies.items()
-        for cell in current.facts.failed
-    ]
+    complaints += [f"{study}: {cell}" for study, current in studies.items() for cell in current.facts.failed]
     if complaints and strict:
         raise UserError(f"strict: {complaints[0]}")
     if not (leaks or runs):
-        raise UserError(str(left_out[0]))
+        raise UserError(str(left_out[0]) if left_out else complaints[0])
     for line in complaints:
         listener.warn(line)
     folder, scratch = place(out)
@@ -327,8 +315,6 @@ def report(
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
 
-
-# ---------------------------------------------------------------- changes between two
 
 Record: TypeAlias = "ReconstructionRecord | InferenceResult"
 
@@ -415,14 +401,12 @@ def _results(given: AttackResult | str | Path) -> dict[str, tuple[Record, dict[s
     root = given_folders(given)[0]
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected one that attack or audit made")
-    results = {}
-    for file in sorted(
-        path for name in (storage.METRICS, storage.MEMBERSHIP, storage.PROPERTY) for path in root.rglob(name)
-    ):
+    names, results = (storage.METRICS, storage.MEMBERSHIP, storage.PROPERTY), {}
+    for file in sorted(path for name in names for path in root.rglob(name)):
         position, record = file.parent.relative_to(root), cast("Record", storage.read_record(file))
-        about = (
-            cast("About", storage.read_record(file.parent / storage.ABOUT)) if file.name == storage.METRICS else record
-        )
+        about: Provenance = record
+        if file.name == storage.METRICS:
+            about = cast("About", storage.read_record(file.parent / storage.ABOUT))
         made = about.model_dump(mode="json", include=set(_MADE)) | {"defenses": about.defense}
         if isinstance(made["run"], dict):
             made["run"].pop("defenses", None)
@@ -436,10 +420,9 @@ def _rows(pairs: Mapping[str, tuple[Record, Record]]) -> Iterator[dict[str, Any]
     results = {name: _difference(first, second) for name, (first, second) in pairs.items()}
     apart = iter(separated([entry for entry in results.values() if not isinstance(entry, str)]))
     for name, item in results.items():
-        row: dict[str, Any] = {"name": name}
-        row |= dict.fromkeys(("quantity", "before", "after", "difference", "low", "high"))
-        for when, record in zip(("before", "after"), pairs[name], strict=True):
-            row[f"accuracy {when}"] = record.accuracy
+        first, second = pairs[name]
+        row = dict[str, Any].fromkeys(("name", "quantity", "before", "after", "difference", "low", "high"))
+        row |= {"name": name, "accuracy before": first.accuracy, "accuracy after": second.accuracy}
         if isinstance(item, str):
             yield row | {"verdict": f"not compared: {item}"}
             continue

@@ -200,9 +200,6 @@ def _coordinates(federation: Federation, canaries: int, seed: int) -> Places:
     return [(names[k], int(position - ends[k] + sizes[names[k]])) for position, k in zip(drawn, tensors, strict=True)]
 
 
-# ---------------------------------------------------------------- the audit
-
-
 @dataclass(frozen=True)
 class PlannedAudit:
     """An audit in which nothing can be wrong any more but the mechanism."""

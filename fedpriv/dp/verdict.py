@@ -148,9 +148,6 @@ def word(claim: ClaimedPrivacy | None, most: float, control: float) -> AuditWord
     return "not contradicted" if control > claim.epsilon else "untested"
 
 
-# ---------------------------------------------------------------- words
-
-
 def sentence(
     claimant: str, claim: ClaimedPrivacy | None, audited: Audited, verdict: AuditWord, number: int, design: Design
 ) -> str:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from pydantic import FiniteFloat
 
@@ -32,7 +32,7 @@ from fedpriv.eval.endpoints import (
     threat_of,
     why_not,
 )
-from fedpriv.eval.intervals import TAIL, combine
+from fedpriv.eval.intervals import TAIL, combine, upper_end
 from fedpriv.eval.records import (
     ESTIMANDS,
     Able,
@@ -120,7 +120,6 @@ NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "evaluate_e
 """Settings of a run that change neither the task nor the upload."""
 
 Result = StoredAttack | Record
-K = TypeVar("K")
 
 
 def record_of(result: Result) -> Record:
@@ -148,29 +147,17 @@ def _key(*values: object) -> str:
     return json.dumps(json.loads(json.dumps(values, sort_keys=True, default=str), parse_int=float))
 
 
-def over_seeds(results: Mapping[K, Result]) -> list[tuple[K, ...]]:
-    """Return the keys of each attack, those of several seeds together, in the order in which they come.
+def page_answers(results: Mapping[Any, Result]) -> tuple[Answer, ...]:
+    """Answer every endpoint of every upload of a page, its primaries tested together.
 
-    It is the same attack where options, upload and threat model are.
+    Results are seeds of the same attack where options, upload and threat model are the same.
     """
-    groups: dict[str, list[K]] = {}
-    for key, result in results.items():
+    uploads: dict[str, dict[str, list[Record]]] = {}
+    for result in results.values():
         about = about_of(result)
         variant = _key(about.attack, plain(about.options), plain(about.knowledge))
-        groups.setdefault(upload_key(about) + variant, []).append(key)
-    return [tuple(keys) for keys in groups.values()]
-
-
-# ---------------------------------------------------------------- answers
-
-
-def page_answers(results: Mapping[K, Result]) -> tuple[Answer, ...]:
-    """Answer every endpoint of every upload of a page, its primaries tested together."""
-    uploads: dict[str, list[list[Record]]] = {}
-    for keys in over_seeds(results):
-        where = upload_key(about_of(results[keys[0]]))
-        uploads.setdefault(where, []).append([record_of(results[key]) for key in keys])
-    drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, attacks)]
+        uploads.setdefault(upload_key(about), {}).setdefault(variant, []).append(record_of(result))
+    drafts = [draft for where, attacks in uploads.items() for draft in _drafts(where, [*attacks.values()])]
     compared = [draft.comparison for draft in drafts if draft.comparison is not None]
     adjusted, bounds = iter(holm([one.p_value or 0.0 for one in compared])), iter(upper_bounds(compared, LEVEL))
     return tuple(
@@ -188,7 +175,6 @@ class _Draft(NamedTuple):
 
 
 def _decided(draft: _Draft, adjusted: float, bound: float | None, tested: int) -> Answer:
-    """Return the answer by the adjusted p-value and the upper bound."""
     item = draft.comparison
     assert item is not None
     verdict: Word = "leak" if adjusted <= LEVEL else "inconclusive"
@@ -247,8 +233,8 @@ def _comparisons(
     means = endpoint == "reconstruction" and among(kind, BY_CLASS) and not among(kind, OF_IMAGES)
     for several in parts:
         apart = means or len(parts) > 1
-        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in zip(records, sizes, strict=True)]
-        some = [pair for pair, own in zip(some, sizes, strict=True) if several in own]
+        pairs = [(one, own) for one, own in zip(records, sizes, strict=True) if several in own]
+        some = [(one, "all" if len(own) == 1 else ESTIMANDS[several]) for one, own in pairs]
         each = [
             [c for c in one.comparisons if (c.measure, c.stratum) == (MEASURES[endpoint], stratum)]
             for one, stratum in some
@@ -364,21 +350,6 @@ def _gap(item: Comparison, end: float | None) -> float:
     return gap / half if half > 0 else math.copysign(math.inf, gap)
 
 
-def upper_end(item: Comparison, level: float) -> float | None:
-    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none.
-
-    K units without any spread all lie below their mean by chance once in 2**K, so that few of them bound nothing.
-    """
-    if item.ci95 is None or item.mean is None or item.degrees is None:
-        return None
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
-
-    half = item.ci95[1] - item.mean
-    if half == 0 and 0.5**item.n_clients > level:
-        return None
-    return item.mean + float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL)) * half
-
-
 def clients_needed(item: Comparison, tested: int) -> int | None:
     """Return the number of units that decide with a chance of 80 % if mean and spread stay; None where more settle nothing.
 
@@ -387,7 +358,7 @@ def clients_needed(item: Comparison, tested: int) -> int | None:
     """
     if item.ci95 is None or item.mean is None or item.degrees is None:
         return None
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
 
     towards = item.ci95[1] - item.mean if item.mean < item.least else item.mean - item.ci95[0]
     gap, now, degrees = abs(item.least - item.mean), item.n_clients, item.degrees

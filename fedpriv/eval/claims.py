@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat
 
-from fedpriv.eval.intervals import TAIL
+from fedpriv.eval.intervals import TAIL, upper_end
 from fedpriv.eval.records import RECORD_VERSION, Comparison, Estimate, Interval
 from fedpriv.util.config import Record
 
@@ -103,9 +103,6 @@ class ClaimCard(Record):
     versions: Mapping[str, str]
     seconds: FiniteFloat
     grids: tuple[str, ...] = ()
-
-
-# ---------------------------------------------------------------- judgement
 
 
 FEW = {"clients": 5, "seeds": 3}
@@ -221,11 +218,9 @@ def judge_claim(values: Sequence[ClaimWord], statements: Sequence[ClaimWord]) ->
 
 def _below(comparison: Comparison, least: float, tail: float) -> bool:
     """Tell whether a difference is below the least effect, at one less this tail; an exact tie with zero is."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
-
     assert comparison.ci95 is not None
     assert comparison.mean is not None
-    assert comparison.degrees is not None
-    half = comparison.ci95[1] - comparison.mean
-    wider = half * float(stdtrit(comparison.degrees, 1 - tail) / stdtrit(comparison.degrees, 1 - TAIL))
-    return comparison.mean + wider < max(least, 0.0) if half else comparison.mean <= 0
+    if comparison.ci95[1] == comparison.mean:
+        return comparison.mean <= 0
+    end = upper_end(comparison, tail)
+    return end is not None and end < max(least, 0.0)

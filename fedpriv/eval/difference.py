@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.eval.answers import holm
+from fedpriv.eval.answers import LEVEL, holm
 from fedpriv.eval.intervals import TAIL, clustered
 from fedpriv.eval.records import Comparison, InferenceResult, ReconstructionRecord
-
-LEVEL = 0.05
-"""Chance of calling any noise a difference, over all differences that are looked at together."""
 
 FEW = "no interval: too few clients"
 NOISE = "not told from noise"
@@ -50,10 +47,9 @@ def of_reconstructions(before: ReconstructionRecord, after: ReconstructionRecord
         result = clustered(values, units)
         sides = [result.p_value(0.0), clustered([-value for value in values], units).p_value(0.0)]
         known = [side for side in sides if side is not None]
-        number = len(pairs)
-        means = [sum(pair[position] for pair in pairs) / number for position in (0, 1)]
+        first_mean, second_mean = (sum(pair[position] for pair in pairs) / len(pairs) for position in (0, 1))
         p_value = min(1.0, 2 * min(known)) if known else None
-        return Difference("PSNR", means[0], means[1], result.mean, result.interval(), p_value)
+        return Difference("PSNR", first_mean, second_mean, result.mean, result.interval(), p_value)
     first, second = _advantage(before), _advantage(after)
     interval, p_value = _welch(first, second)
     current = before.advantage_db.mean, after.advantage_db.mean
@@ -102,14 +98,7 @@ def _pairs(before: ReconstructionRecord, after: ReconstructionRecord) -> list[tu
 
 
 def _advantage(record: ReconstructionRecord) -> Comparison | None:
-    return next(
-        (
-            comparison
-            for comparison in record.comparisons
-            if comparison.measure == "images" and comparison.stratum == "all"
-        ),
-        None,
-    )
+    return next((one for one in record.comparisons if (one.measure, one.stratum) == ("images", "all")), None)
 
 
 def _welch(first: Comparison | None, second: Comparison | None) -> tuple[tuple[float, float] | None, float | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from fedpriv.attacks.observation import LabelAccess, ThreatModel
 from fedpriv.eval.records import InferenceResult as InferenceResult
@@ -38,8 +38,8 @@ Threat = Literal["protocol", "white-box"]
 Estimand = Literal["", "one image", "several images"]
 Record = ReconstructionRecord | InferenceResult
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = ("label disclosure", "property", "membership", "reconstruction")
-THREATS: Final[tuple[Threat, ...]] = ("protocol", "white-box")
+ENDPOINTS: Final[tuple[Endpoint, ...]] = get_args(Endpoint)
+THREATS: Final[tuple[Threat, ...]] = get_args(Threat)
 """``protocol``: only what crosses the wire, and auxiliary images; ``white-box``: the client's extractor too, or of trained
 weights the labels of the batch, as papers assume."""
 
@@ -50,9 +50,6 @@ MEASURES: Final[dict[Endpoint, Measure]] = {
     "reconstruction": "images",
 }
 """The measure by which a primary is judged: an area under the ROC curve, or PSNR."""
-
-HOLDS: Final = "holds"
-"""The question of label disclosure: has the client any image of the class?"""
 
 RECONSTRUCTION: Final[tuple[tuple[Kinds, Threat, tuple[str, ...]], ...]] = (
     (OF_IMAGES | CLASS_MEANS, "protocol", ("decoder", "pixels", "dip")),
@@ -118,7 +115,7 @@ def protocol_card(kind: str, card: ThreatModel) -> ThreatModel:
 def endpoint_of(record: Record) -> Endpoint:
     """Return the endpoint that an attack answers."""
     if isinstance(record, PropertyRecord):
-        return "label disclosure" if record.question == HOLDS else "property"
+        return "label disclosure" if record.question == "holds" else "property"  # any image of the class?
     return "reconstruction" if isinstance(record, ReconstructionRecord) else "membership"
 
 

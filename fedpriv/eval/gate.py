@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 from xml.etree import ElementTree
 
 from fedpriv.eval.answers import Answer
-from fedpriv.eval.endpoints import Endpoint
+from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
 from fedpriv.eval.words import sentence
 from fedpriv.util.errors import UserError, shown, unknown_name
 
@@ -56,25 +56,21 @@ class Check:
 
     def junit(self) -> str:
         """Return the answers as JUnit XML: a leak is a failure, what is inconclusive or missing is skipped, and why."""
+        outcomes = {"leak": "failure", "inconclusive": "skipped"}
+        rows: list[tuple[str, str, str | None, str]] = []
+        for one in self.answers:
+            name = ", ".join(filter(None, (one.endpoint, one.threat, one.estimand)))
+            rows.append((one.target, name, outcomes.get(one.verdict), _words(one)))
+        rows += [("missing", line, "skipped", line) for line in self.missing]
         suite = ElementTree.Element("testsuite", name="fedpriv")
-        for answer in self.answers:
-            case = _case(
-                suite, answer.target, ", ".join(filter(None, (answer.endpoint, answer.threat, answer.estimand)))
-            )
-            if answer.verdict == "leak":
-                ElementTree.SubElement(case, "failure", message=_words(answer))
-            elif answer.verdict == "inconclusive":
-                ElementTree.SubElement(case, "skipped", message=_words(answer))
-        for line in self.missing:
-            ElementTree.SubElement(_case(suite, "missing", line), "skipped", message=line)
+        for target, name, outcome, message in rows:
+            case = ElementTree.SubElement(suite, "testcase", classname=f"fedpriv.{target}", name=name)
+            if outcome is not None:
+                ElementTree.SubElement(case, outcome, message=message)
         counts = {"tests": "testcase", "failures": "testcase/failure", "skipped": "testcase/skipped"}
         for name, place in counts.items():
             suite.set(name, str(len(suite.findall(place))))
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _case(suite: ElementTree.Element, target: str, name: str) -> ElementTree.Element:
-    return ElementTree.SubElement(suite, "testcase", classname=f"fedpriv.{target}", name=name)
 
 
 def _words(answer: Answer) -> str:
@@ -98,7 +94,7 @@ def endpoints_of(fail_on: str | Sequence[str]) -> tuple[Endpoint, ...]:
     >>> endpoints_of("leak:membership,leak:label-disclosure")
     ('membership', 'label disclosure')
     """
-    every = {name.replace(" ", "-"): name for name in get_args(Endpoint)}
+    every = {name.replace(" ", "-"): name for name in ENDPOINTS}
     chosen: dict[Endpoint, None] = {}
     for item in fail_on.split(",") if isinstance(fail_on, str) else fail_on:
         word, colon, name = str(item).strip().partition(":")

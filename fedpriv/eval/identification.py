@@ -21,8 +21,6 @@ from fedpriv.sources.truth import ENOUGH_DECOYS, Truth
 _NO_ERROR = 1e-12
 """Errors below this count as this, so that nothing is divided by none."""
 
-NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} auxiliary images of its class as decoys"
-
 
 def identify(guesses: Tensor, truth: Truth) -> tuple[float, int] | None:
     """Look for each member among the decoys of its class, by mean squared error.
@@ -79,7 +77,8 @@ def identification(
     more: dict[str, Any] = {"per_target": tuple(None if one is None else one[0] for one in rule)}
     more |= {"n_left_out": len(truths) - len(rows), "decoys": tuple(sorted({one[1] for one in seen}))}
     if not rows:
-        return Identification.nothing(NO_DECOYS, **more), rows, {}
+        reason = f"not measured: no target has {ENOUGH_DECOYS} auxiliary images of its class as decoys"
+        return Identification.nothing(reason, **more), rows, {}
     shares = np.array([one[0] for one in seen])
     hits = {
         name: np.array([one[0] for one in map(identify, panel.guesses, truths) if one is not None])

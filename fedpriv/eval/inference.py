@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.inference.base import Asked, Inference, InferenceProblem
@@ -38,35 +39,9 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> In
     """Run an inference, and its control on shuffled uploads, and return the record; errors as :func:`check`."""
     if inference.asks == "images":
         return membership.evaluate(inference, case, about)
-    return _property(inference, case, about)
-
-
-def _pose(inference: Inference, case: InferenceCase) -> InferenceProblem:
-    """Return the problem, where not all answers are the same."""
-    problem = case.problem(inference)
-    answers = np.concatenate(list(_answers(inference, case, problem, inference.ask(problem)).values()))
-    if answers.all() or not answers.any():
-        raise UserError(
-            f"{inference.name}: the answer is {'yes' if answers.all() else 'no'} for all {len(answers)} client and class "
-            f"pairs; ask another question with attack_option question=holds or majority"
-        )
-    return problem
-
-
-def _answers(
-    inference: Inference, case: InferenceCase, problem: InferenceProblem, requested: Asked
-) -> dict[int, Answers]:
-    counts = case.counts(problem)
-    return {
-        k: inference.answers(counts[k], requested.question)[classes].numpy() for k, classes in requested.classes.items()
-    }
-
-
-def _property(inference: Inference, case: InferenceCase, about: Provenance) -> PropertyRecord:
-    """Ask about every client's classes, and of shuffled uploads, and return the record."""
     problem = _pose(inference, case)
     result = inference(problem)
-    answers = list(_answers(inference, case, problem, result.asked).values())
+    answers = _answers(inference, case, result.asked)
     scores = [result.values[client].numpy() for client in result.asked.classes]
     classes = [label.numpy() for label in result.asked.classes.values()]
     units = [about.unit_of(client) for client in result.asked.classes]
@@ -96,6 +71,26 @@ def _property(inference: Inference, case: InferenceCase, about: Provenance) -> P
         classes=named_classes(said, case.truth),
         cost=Seconds(seconds=result.seconds),
     )
+
+
+def _pose(inference: Inference, case: InferenceCase) -> InferenceProblem:
+    """Return the problem, where not all answers are the same."""
+    problem = case.problem(inference)
+    answers = np.concatenate(_answers(inference, case, inference.ask(problem)))
+    if answers.all() or not answers.any():
+        raise UserError(
+            f"{inference.name}: the answer is {'yes' if answers.all() else 'no'} for all {len(answers)} client and class "
+            f"pairs; ask another question with attack_option question=holds or majority"
+        )
+    return problem
+
+
+def _answers(inference: Inference, case: InferenceCase, requested: Asked) -> list[Answers]:
+    results = []
+    for client, classes in requested.classes.items():
+        counts = torch.bincount(case.truth.labels(client), minlength=case.evidence.knowledge.n_classes)
+        results.append(inference.answers(counts, requested.question)[classes].numpy())
+    return results
 
 
 def _of_the_next(ndarrays: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:

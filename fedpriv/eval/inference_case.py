@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedpriv.attacks.contract import Trained
 from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
@@ -49,20 +47,17 @@ class InferenceCase:
 
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
         """Return the problem that an inference is handed, with candidate images by client where it asks about images."""
-        requested = InferenceProblem(
+        used = self.earlier if inference.most_rounds > 1 else ()
+        return InferenceProblem(
             self.evidence.observations,
             self.evidence.knowledge,
             self.kind,
             candidates or {},
             self.told,
+            earlier=tuple(Moment(item.observations, item.knowledge) for item in used),
             seed=self.seed,
             trained=self.trained,
         )
-        if inference.most_rounds > 1:
-            requested = replace(
-                requested, earlier=tuple(Moment(item.observations, item.knowledge) for item in self.earlier)
-            )
-        return requested
 
     def shuffled(self, problem: InferenceProblem) -> InferenceProblem | None:
         """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
@@ -70,11 +65,6 @@ class InferenceCase:
             return None
         earlier = tuple(Moment(item.shuffled, item.knowledge) for item in self.earlier if item.shuffled is not None)
         return replace(problem, observations=self.evidence.shuffled, earlier=earlier if problem.earlier else ())
-
-    def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
-        """Return the counts of images by class ``(C,)`` of each client that uploaded."""
-        n_classes = self.evidence.knowledge.n_classes
-        return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}
 
 
 def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | None:
@@ -91,9 +81,6 @@ def named_classes(lines: Mapping[int, Said], truth: Holdings) -> NamedClasses | 
         counts_right += item.counts == kept
     alike = max(sets.values())
     return NamedClasses(clients=len(lines), exact=right, counts_exact=counts_right, alike=alike)
-
-
-# ---------------------------------------------------------------- scores
 
 
 Answers = NDArray[np.bool_]

@@ -338,6 +338,21 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
 
 
+def upper_end(item: Comparison, level: float) -> float | None:
+    """Return the one-sided upper end of a mean at a level, from its 95 % interval; None where it has none.
+
+    K units without any spread all lie below their mean by chance once in 2**K, so that few of them bound nothing.
+    """
+    if item.ci95 is None or item.mean is None or item.degrees is None:
+        return None
+    from scipy.special import stdtrit
+
+    half = item.ci95[1] - item.mean
+    if half == 0 and 0.5**item.n_clients > level:
+        return None
+    return item.mean + float(stdtrit(item.degrees, 1 - level) / stdtrit(item.degrees, 1 - TAIL)) * half
+
+
 # ---------------------------------------------------------------- summaries
 
 

@@ -24,18 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem, Moment
+from fedpriv.attacks.inference.base import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.inference.update_scores import training_of
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.eval.floors import SHUFFLED
 from fedpriv.eval.inference_case import InferenceCase, Ranked, named_classes
 from fedpriv.eval.intervals import Values
-from fedpriv.eval.records import (
-    Baseline,
-    MembershipRecord,
-    Provenance,
-    Seconds,
-)
+from fedpriv.eval.premise import class_means
+from fedpriv.eval.records import Baseline, MembershipRecord, Provenance, Seconds
 from fedpriv.sources.truth import Holdings
 from fedpriv.uploads.kinds import CLASS_OUTPUTS, TRAINED, VECTORS, Kinds
 from fedpriv.util.errors import UserError
@@ -149,23 +145,19 @@ def like_its_class(problem: InferenceProblem, candidates: Candidates) -> Tensor 
     if candidates.client not in knowledge.extractors or knowledge.card.extractor == "shadow":
         return None
     features = represent(knowledge, candidates.client, candidates.images, problem.trained).double()
-    current, classes = _class_means(features, labels)
-    means, there = current, classes
+    classes = there = labels.unique()
+    current = means = class_means(features, labels, classes)
     if knowledge.public_images is not None and knowledge.public_labels is not None:
         images = knowledge.public_images.to(candidates.images.device)
         auxiliary = represent(knowledge, candidates.client, images, problem.trained).double()
-        means, there = _class_means(auxiliary, knowledge.public_labels.cpu())
-        missing = ~torch.isin(classes, there)
-        means, there = torch.cat([means, current[missing]]), torch.cat([there, classes[missing]])
+        public_labels = knowledge.public_labels.cpu()
+        missing = ~torch.isin(classes, public_labels)
+        known = public_labels.unique()
+        means = torch.cat([class_means(auxiliary, public_labels, known), current[missing]])
+        there = torch.cat([known, classes[missing]])
     distances = torch.cdist(features, means).square()
     position = (labels[:, None] == there).long().argmax(1)
     return -cross_entropy(-distances / distances.mean().clamp_min(1e-12), position, reduction="none")
-
-
-def _class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean representation ``(k, d)`` of each class that is there, and these classes ``(k,)``."""
-    classes = labels.unique()
-    return torch.stack([features[labels == label].mean(0) for label in classes]), classes
 
 
 def low_loss(problem: InferenceProblem, candidates: Candidates) -> Tensor | None:
@@ -183,19 +175,15 @@ def low_loss_before(problem: InferenceProblem, candidates: Candidates) -> Tensor
 
     None where these are the client's own, which it uploaded the round before: they are no knowledge without an upload.
     """
-    newest = Moment(tuple(problem.uploads.values()), problem.knowledge)
-    for moment in (*problem.earlier, newest):
-        for seen in moment.observations:
-            if seen.client == candidates.client:
-                if seen.continued:
-                    return None
-                try:
-                    training = training_of(seen, seen.client, candidates.images, moment.knowledge)
-                except UserError:  # a part of the model is private, or was not broadcast
-                    return None
-                labels = candidates.labels.to(training.inputs.device)
-                return -training.losses(training.before, labels).double().cpu()
-    return None
+    seen, knowledge = problem.uploads_of(candidates.client)[0]
+    if seen.continued:
+        return None
+    try:
+        training = training_of(seen, seen.client, candidates.images, knowledge)
+    except UserError:  # a part of the model is private, or was not broadcast
+        return None
+    labels = candidates.labels.to(training.inputs.device)
+    return -training.losses(training.before, labels).double().cpu()
 
 
 BASELINES: tuple[tuple[Kinds, str, Score], ...] = (

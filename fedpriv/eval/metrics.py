@@ -299,7 +299,7 @@ def over_pairs(
     function: ImageMeasure, guesses: Sequence[Tensor], scores: Sequence[TargetScore], truths: Sequence[Truth]
 ) -> Values:
     """Return an image measure per target: its mean over the assigned pairs, by the members' weights."""
-    values = []
-    for shots, score, truth in zip(guesses, scores, truths, strict=True):
-        values.append(float((_shares(truth) * function(shots[score.assigned], truth.members)).sum()))
-    return np.array(values)
+    rows = zip(guesses, scores, truths, strict=True)
+    return np.array(
+        [float((_shares(truth) * function(shots[score.assigned], truth.members)).sum()) for shots, score, truth in rows]
+    )

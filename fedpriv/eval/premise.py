@@ -48,7 +48,6 @@ BEYOND_ORDERS = 1.25
 MOST_IMAGES = 50_000
 """Images that the replays of one client's steps in other orders go through."""
 
-_CHUNK = 256
 _HALVES = ((torch.bfloat16, 2.0**-8, 0.0), (torch.float16, 2.0**-11, 2.0**-25))
 
 
@@ -121,17 +120,6 @@ def agreement(
 
 def _apart(first: Tensor, second: Tensor) -> float:
     return float((first - second).norm() / torch.maximum(first.norm(), second.norm()))
-
-
-# ---------------------------------------------------------------- forward passes
-
-
-@torch.no_grad()
-def represented(network: nn.Module, images: Tensor, device: torch.device, kind: torch.dtype = torch.float32) -> Tensor:
-    """Return the rows ``(n, d)`` that a network in evaluation mode makes of images, on the CPU, computed in a precision."""
-    if kind != torch.float32:
-        network = copy.deepcopy(network).to(kind)
-    return torch.cat([network(part.to(device, kind)).cpu().float() for part in images.split(_CHUNK)])
 
 
 def class_means(rows: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
@@ -253,9 +241,6 @@ def _orders(images: Tensor) -> list[Tensor]:
     return [order.to(images.device) for order in orders]
 
 
-# ---------------------------------------------------------------- all clients
-
-
 def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], optimiser: str = "") -> Premise:
     """Return the premise of a round's uploads: it fails where most clients' do, or where one differs grossly."""
     off = [client for client in agreements if client.differs]
@@ -263,22 +248,16 @@ def over_clients(agreements: Sequence[Agreement], unchecked: Sequence[str], opti
         off = []
     shown = off or agreements
     optimiser = optimiser if off or not agreements else ""
-    premise = Premise(
+    return Premise(
         status="differs" if off or optimiser else "agrees" if agreements else "not checkable",
         cause="optimiser" if optimiser else off[0].cause if off else "",
         optimiser=optimiser,
         why=next(iter(unchecked), ""),
+        cosine=statistics.median(client.cosine for client in shown) if shown else None,
+        relative_error=statistics.median(client.error for client in shown) if shown else None,
+        worst=max((client.error for client in agreements), default=None),
+        allowed=max((client.allowed for client in shown), default=None),
+        factor=statistics.median(client.factor for client in shown) if shown else None,
         n_clients=len(agreements),
         n_differ=len(off),
-    )
-    if not shown:
-        return premise
-    return premise.model_copy(
-        update={
-            "cosine": statistics.median(client.cosine for client in shown),
-            "relative_error": statistics.median(client.error for client in shown),
-            "factor": statistics.median(client.factor for client in shown),
-            "allowed": max(client.allowed for client in shown),
-            "worst": max(client.error for client in agreements),
-        }
     )

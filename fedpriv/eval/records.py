@@ -19,14 +19,7 @@ RECORD_VERSION: Literal[5] = 5
 SCORING_VERSION = 11
 """Of what the numbers in a record mean. It changes with a metric, a baseline, an interval or a verdict."""
 
-Measure = Literal[
-    "images",
-    "identified",
-    "membership",
-    "members_found",
-    "property",
-    "accuracy",
-]
+Measure = Literal["images", "identified", "membership", "members_found", "property", "accuracy"]
 """Quantities compared with a baseline: PSNR of images, images re-identified among decoys, areas under the curve of
 membership and of a property, members found at 1 % false positives; and of no attack, accuracy beside that without any
 exchange."""
@@ -87,9 +80,7 @@ class Summary(Estimate):
 
     median: FiniteFloat | None  # None where some value is not finite
     sd: FiniteFloat | None  # divides by n - 1; None for one value too
-    per_target: (
-        tuple[FiniteFloat | None, ...] | None
-    )  # None for a value that is not finite, or a measure of all targets
+    per_target: tuple[FiniteFloat | None, ...] | None  # None for a value that is not finite, or for none at all
     guesses: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)  # means of guesses, and of the control
     not_measured: str = ""  # why there are no values
 
@@ -185,9 +176,7 @@ class Able(Record):
     """Evidence that an attack finds what is there."""
 
     planted: Planted | None = None  # its positive control; None where its kind of upload has none, or it was not run
-    reached: FiniteFloat | None = (
-        None  # share of targets whose objective is no worse than the truth's own, if it has one
-    )
+    reached: FiniteFloat | None = None  # share of targets whose objective, if any, is no worse than the truth's own
 
     @property
     def passes(self) -> bool:
@@ -379,7 +368,7 @@ class ReconstructionRecord(Provenance):
         That a search converged by its own rule counts beside a positive control only: a rule may hold before it has begun.
         """
         rows = self.of(stratum)
-        measured = bool(rows) and any(row.fit is not None for row in rows)
+        measured = any(row.fit is not None for row in rows)
         by_rule = self.planted is not None
         reached = sum(row.reached or (by_rule and row.converged) for row in rows) / len(rows) if measured else None
         return None if reached is None and self.planted is None else Able(planted=self.planted, reached=reached)
@@ -486,9 +475,6 @@ InferenceResult = MembershipRecord | PropertyRecord
 AuditWord = Literal["contradicted", "not contradicted", "untested", "no claim"]
 """``untested``: too few canaries, or too faint ones, to contradict even a tenth of the noise."""
 
-Way = Literal["uploads", "training"]
-"""Place of the canaries: uploads that pass a defense, or gradients within local training."""
-
 
 class ClaimedPrivacy(Record):
     """A guarantee as it is claimed, of so many uploads of one client together.
@@ -529,7 +515,7 @@ class PrivacyAuditRecord(Record):
     seed: int
     command: str = ""
     claim: ClaimedPrivacy | None
-    way: Way
+    way: Literal["uploads", "training"]  # canaries are uploads that pass a defense, or gradients within local training
     canaries: int
     included: int
     confidence: FiniteFloat

@@ -72,9 +72,6 @@ def withheld(reconstruction: Reconstruction, rule: str) -> Reconstruction:
     """Return a reconstruction whose images are blurred, or grey where left out, without what they were made from."""
     if rule == NONE:
         return reconstruction
-    images = (
-        blurred(reconstruction.images)
-        if rule == BLUR
-        else reconstruction.images.float().new_full(reconstruction.images.shape, 0.5)
-    )
+    images = reconstruction.images.float()
+    images = blurred(images) if rule == BLUR else images.new_full(images.shape, 0.5)
     return replace(reconstruction, images=images, features=None)

@@ -56,7 +56,7 @@ NAMED = "optimal_class_image"
 """The baseline named in advance: the image of highest mean PSNR over auxiliary images of the class."""
 
 BEYOND = 3.0
-"""An image so many dB beyond the strongest guess has come back."""
+"""Decibels above the baseline from which on a target counts in ``share_3db``."""
 
 
 def score(
@@ -166,9 +166,6 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
             )
 
 
-# ---------------------------------------------------------------- metrics
-
-
 def _vector_metrics(
     reconstruction: Reconstruction, shuffled: Reconstruction | None, truths: tuple[Truth, ...], means: Means
 ) -> dict[str, Summary]:
@@ -181,8 +178,7 @@ def _vector_metrics(
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
         results[name] = means.summary(function(reconstruction.features, true).numpy())
         if control is not None:
-            mean = float(function(control, true).mean())
-            beside = {SHUFFLED: mean if math.isfinite(mean) else None}
+            beside = {SHUFFLED: _finite(float(function(control, true).mean()))}
             results[name] = results[name].model_copy(update={"guesses": beside})
     return results
 
@@ -228,9 +224,6 @@ def versions() -> dict[str, str]:
     return results
 
 
-# ---------------------------------------------------------------- comparisons, targets, control
-
-
 def image_comparisons(
     attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
@@ -274,12 +267,9 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
     passes, mean = None if difference.ci95 is None else difference.ci95[0] <= 0, difference.mean or 0.0
     side, label = "above" if mean >= 0 else "below", LABELS.get(best_blind, best_blind)
     text = f"{name}{', one client' if passes is None else ''}: the attack scores {abs(mean):.1f} dB {side} the baseline"
-    text += (
-        f" ({label})"
-        + {
-            None: ".",
-            True: ": no leak, as it should be.",
-            False: ": part of what it reaches comes from what uploads share or from its own prior, not from the target.",
-        }[passes]
-    )
-    return ControlResult(difference_db=difference, passes=passes, verdict=text)
+    end = {
+        None: ".",
+        True: ": no leak, as it should be.",
+        False: ": part of what it reaches comes from what uploads share or from its own prior, not from the target.",
+    }[passes]
+    return ControlResult(difference_db=difference, passes=passes, verdict=f"{text} ({label}){end}")

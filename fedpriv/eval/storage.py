@@ -46,7 +46,6 @@ GRID = "grid.png"
 """The picture of the attack (:mod:`fedpriv.reports.grid`)."""
 
 AnyRecord = About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord
-"""Every record that is written beside a result."""
 
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
@@ -56,15 +55,11 @@ FILES: dict[type[AnyRecord], str] = {
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
 }
-"""Records by their file names."""
 
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
     Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
 )
 R = TypeVar("R", bound=AnyRecord)
-
-
-# ---------------------------------------------------------------- records
 
 
 def write_record(folder: Path, record: AnyRecord) -> None:
@@ -120,9 +115,6 @@ def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
 def load_metrics(directory: Path) -> ReconstructionRecord:
     """Read and check ``metrics.json``."""
     return _read(directory / METRICS, ReconstructionRecord)
-
-
-# ---------------------------------------------------------------- attack directories
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,6 @@ def load_reconstruction(path: Path) -> Reconstruction:
     return Reconstruction(targets=targets, cost=cost, **named)
 
 
-# ---------------------------------------------------------------- truths
-
-
 _POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
 _TRUTH = ("members", "weights", "labels", "feature")
 
@@ -95,11 +92,9 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
                 places, rows = tables[table]
                 index = []
                 for image in small if table == "bytes" else here.float():
-                    key = image.numpy().tobytes()
-                    if key not in places:
-                        places[key] = len(rows)
+                    index.append(places.setdefault(image.numpy().tobytes(), len(rows)))
+                    if index[-1] == len(rows):
                         rows.append(image)
-                    index.append(places[key])
                 names[id(value)], blocks[name] = [table, name], torch.tensor(index, dtype=torch.int64)
         return names[id(value)]
 
@@ -141,9 +136,6 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
     except UserError as error:
         raise UserError(f"{path}: {where}: {error}") from error
     return tuple(results)
-
-
-# ---------------------------------------------------------------- safetensors
 
 
 def _save(path: Path, blocks: Mapping[str, Tensor], content: str, header: Mapping[str, Any]) -> None:

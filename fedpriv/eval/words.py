@@ -48,9 +48,6 @@ TOGETHER = (
 LEGEND = "LEAK: beats guessing without the upload. none: gains at most the bound. inconclusive: this run cannot tell."
 """Below a table in a terminal."""
 
-NOT_SPREAD = "Leaks of few clients were not tested."
-"""Beside an answer that excludes a leak on average."""
-
 
 # ---------------------------------------------------------------- figures
 
@@ -67,34 +64,23 @@ def amount(answer: Answer, value: float) -> str:
 
 def figures(answer: Answer) -> str:
     """Return the advantage with its interval, the level and the baseline's."""
-    if answer.advantage is None:
+    ends, baseline = answer.ci95, answer.baseline
+    if answer.advantage is None or baseline is None:
         return ""
-    ends = answer.ci95
     if is_decibels(answer):
         interval = "" if ends is None else f" [{ends[0]:+.1f}, {ends[1]:+.1f}]"
         return f"{answer.advantage:+.1f} dB{interval}"
-    interval = (
-        ""
-        if ends is None or answer.baseline is None
-        else (f" [{max(0.0, answer.baseline + ends[0]):.2f}, {min(1.0, answer.baseline + ends[1]):.2f}]")
-    )
-    level = (
-        ""
-        if answer.value is None or answer.baseline is None
-        else f"{answer.value:.2f}{interval}, baseline {answer.baseline:.2f}"
-    )
-    return f"AUC {level}" if level else f"AUC {answer.advantage:+.2f}"
+    interval = "" if ends is None else f" [{max(0.0, baseline + ends[0]):.2f}, {min(1.0, baseline + ends[1]):.2f}]"
+    return f"AUC {answer.value:.2f}{interval}, baseline {baseline:.2f}"
 
 
 def bound_words(answer: Answer) -> str:
     """Return the bound: the most that the data still allow; empty where nothing bounds it."""
-    if answer.bound is None:
+    if answer.bound is None or answer.baseline is None:
         return ""
     if is_decibels(answer):
         return f"at most {answer.bound:+.1f} dB"
-    level = answer.bound if answer.baseline is None else min(answer.bound, 1 - answer.baseline)
-    beside = "" if answer.baseline is None else f" {answer.baseline:.2f}"
-    return f"AUC at most {level:+.2f} over baseline{beside}"
+    return f"AUC at most {min(answer.bound, 1 - answer.baseline):+.2f} over baseline {answer.baseline:.2f}"
 
 
 def cell(answer: Answer) -> str:
@@ -200,12 +186,10 @@ def sentence(answer: Answer, *, named: bool = True) -> str:
         warning = f" Warning: {_premise_fails(premise)}." if premise and premise.status == "differs" else ""
         return f"{subject}: leak: {figures(answer)}{by}.{warning}"
     if answer.verdict == "no leak detected":
-        spread = "" if answer.units == "images" else f" {NOT_SPREAD}"
+        spread = "" if answer.units == "images" else " Leaks of few clients were not tested."
         return f"{subject}: no leak detected: {bound_words(answer)}{by}. {able_words(answer.able)}{spread}"
-    known = (
-        ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer)))) if answer.advantage is not None else ""
-    )
-    so_far = f" So far {known}." if known else ""
+    known = ", ".join(filter(None, (f"{figures(answer)}{by}", bound_words(answer))))
+    so_far = "" if answer.advantage is None else f" So far {known}."
     short = answer.why == "few clients" and (answer.units == "images" or _few_targets(answer))
     why = short_why(answer) if short else answer.why
     return f"{subject}: inconclusive ({why}).{so_far} {advice(answer)}".rstrip()

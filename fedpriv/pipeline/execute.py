@@ -131,7 +131,7 @@ def run_plan(
     """Run, score and save every attack and inference of a plan that has no result yet; return all records by folder."""
     plan, records, scores = ground.plan, dict[Path, ReconstructionRecord](), dict[Path, InferenceResult]()
     for job in plan.jobs():
-        home = folder / job.folder
+        home = folder / plan.folder(job.name)
         if storage.is_attack_directory(home):
             records[home] = storage.load_metrics(home)
             continue
@@ -256,9 +256,6 @@ def draw(attack: storage.AttackRecord) -> None:
         files.write_bytes(path, grid_png(attack))
 
 
-# ---------------------------------------------------------------- fits
-
-
 def with_fits(
     ground: AttackContext, job: Job, reconstruction: Reconstruction, truths: Sequence[Truth]
 ) -> Reconstruction:
@@ -274,9 +271,7 @@ def with_fits(
         if objective is None:
             return reconstruction
         images = reconstruction.images[some]
-        true = [
-            in_place(truth, labels) for truth, labels in zip(truths[some], reconstruction.labels[some], strict=True)
-        ]
+        true = list(map(in_place, truths[some], reconstruction.labels[some]))
         known = torch.tensor([current is not None for current in true])
         pictures = torch.stack(
             [each if current is None else current for each, current in zip(images, true, strict=True)]
@@ -306,9 +301,6 @@ def in_place(truth: Truth, labels: Tensor) -> Tensor | None:
     return truth.members[order].float()
 
 
-# ---------------------------------------------------------------- records
-
-
 def described(ground: AttackContext, name: str, attack: Declared, card: ThreatModel) -> Provenance:
     """Return the part of a record that says how it was made."""
     plan = ground.plan
@@ -335,9 +327,6 @@ def _reach_facts(plan: AttackPlan, source: Source) -> Reach | None:
     federation = source.federation
     sizes = max((step_sizes(federation, setup.client) for setup in federation.clients), key=sum)
     return Reach(setting=work.name, label=work.label, steps=len(sizes), images=sum(sizes))
-
-
-# ---------------------------------------------------------------- inferences
 
 
 def _card_of(ground: AttackContext, inference: Inference, case: InferenceCase) -> ThreatModel:

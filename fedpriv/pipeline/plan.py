@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedpriv.attacks import ATTACKS, attacks_for, default_suite, refuse_unknown_target, targets_of, told_in_clear
+from fedpriv.federation.answer import answers_for
 from fedpriv.util.config import mapping, parse
 from fedpriv.util.errors import UserError, shown, unknown_name
 
@@ -50,7 +52,6 @@ class Job:
 
     name: str  # the attack's
     attack: Attack  # with its options
-    folder: str  # of its result: ``dip``, ``dlg-reach-4``
     control: bool = True  # shuffled uploads are attacked too
 
 
@@ -90,7 +91,7 @@ class AttackPlan:
     def jobs(self) -> tuple[Job, ...]:
         """Return every attack to run."""
         return tuple(
-            Job(name, made, self.folder(name), self.control and not (self.brief and name != self.primary))
+            Job(name, made, self.control and (not self.brief or name == self.primary))
             for name, made in self.attacks.items()
         )
 
@@ -101,12 +102,12 @@ class AttackPlan:
         return replace(self.card, rounds_seen=max(least, seen))
 
     def folder(self, name: str) -> str:
-        """Return the name of the folder of a result."""
+        """Return the name of the folder of a result: ``dip``, ``dlg-reach-4``."""
         return name + self.suffix
 
     def results(self) -> list[str]:
         """Return the names of all folders of results."""
-        return [job.folder for job in self.jobs()] + [self.folder(name) for name in self.inferences]
+        return [self.folder(name) for name in (*self.attacks, *self.inferences)]
 
 
 def plan_of(
@@ -140,7 +141,6 @@ MOST_SHADOWED = 48
 
 def target_name(target: str) -> str:
     """Return the kind of payload that a target names, or refers to as ``package.module:NAME``."""
-    from fedpriv.attacks import refuse_unknown_target
     from fedpriv.uploads.kinds import payload_kind
 
     refuse_unknown_target(target)
@@ -149,7 +149,6 @@ def target_name(target: str) -> str:
 
 def first_look(target: str) -> tuple[str, ...]:
     """Return the attacks that run without being named: the primaries, and dip, as published evaluations use it."""
-    from fedpriv.attacks import ATTACKS, attacks_for, default_suite
     from fedpriv.eval.endpoints import THREATS, primaries
 
     fitting = attacks_for(target)
@@ -196,8 +195,6 @@ def _allowed(chosen: Mapping[str, Any], target: str, card: ThreatModel, rounds_s
 
 def attack_names(target: str, attacks: Sequence[str], *, full: bool = False) -> tuple[str, ...]:
     """Return the attacks that are asked for, or those of the first look, or with ``full`` all that fit a target."""
-    from fedpriv.attacks import ATTACKS, attacks_for, default_suite, targets_of, told_in_clear
-
     target = target_name(target)
     where = f"target={shown(target)}"
     if why := told_in_clear(target):
@@ -261,8 +258,6 @@ def with_settings(
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return attacks by name, made with their own options."""
-    from fedpriv.attacks import ATTACKS
-
     return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
 
 
@@ -274,8 +269,6 @@ def options_by_attack(
     restarts: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Hand each option to every attack that has such a field, or to the one that it names."""
-    from fedpriv.attacks import ATTACKS
-
     kinds = {name: ATTACKS.load(name) for name in names}
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
     tree = mapping("attack_option", given)
@@ -330,9 +323,6 @@ def adapted_suite(
     Where several defenses ask for another value of the same option, the first has it: nobody runs one attack in two ways
     unasked.
     """
-    from fedpriv.attacks import ATTACKS, attacks_for
-    from fedpriv.federation.answer import answers_for
-
     fitting, chosen, options = {*attacks_for(target), *names}, list(names), dict[str, dict[str, Any]]()
     lines = []
     for facts in defenses:

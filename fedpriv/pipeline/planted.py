@@ -110,10 +110,9 @@ def planted_observations(
     planting: Planting, observations: Sequence[Observation], knowledge: Knowledge
 ) -> tuple[Observation, ...] | None:
     """Return observations with planted uploads, of the clients of which all could be planted; None for none."""
-    made = {id(seen): planting.upload(seen, knowledge) for seen in observations}
-    clients = {seen.client for seen in observations} - {seen.client for seen in observations if made[id(seen)] is None}
-    kept = tuple(new for seen in observations if seen.client in clients and (new := made[id(seen)]) is not None)
-    return kept or None
+    made = [(seen.client, planting.upload(seen, knowledge)) for seen in observations]
+    lost = {client for client, planted in made if planted is None}
+    return tuple(planted for client, planted in made if planted is not None and client not in lost) or None
 
 
 def planted_images(
@@ -142,10 +141,8 @@ def planted_images(
         seen = next(o for o in observations if (o.round, o.client) == (target.round, target.client))
         payload = VECTORS.first(seen.upload)
         assert payload is not None
-        place = 0
-        if payload.kind not in MIXTURES:
-            said = payload.said("classes")
-            place = 0 if said is None else said[: target.index].tolist().count(target.label)
+        said = None if payload.kind in MIXTURES else payload.said("classes")
+        place = 0 if said is None else said[: target.index].tolist().count(target.label)
         decoy = planting.decoy(target.client, target.label, place)
         assert decoy is not None
         image = pools[target.client].decoys[decoy][None].float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,18 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from fedpriv.attacks.inputs.targets import represented
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.datasets.types import Samples
-from fedpriv.eval.premise import (
-    Agreement,
-    Rounding,
-    agreement,
-    class_means,
-    over_clients,
-    represented,
-    rounding_of,
-    steps_agreement,
-)
+from fedpriv.eval.premise import Agreement, Rounding, agreement, class_means, over_clients, rounding_of, steps_agreement
 from fedpriv.eval.records import Cause, Premise
 from fedpriv.sources.external import ExternalSource
 from fedpriv.sources.messages import Gradient, Raw, Update
@@ -66,7 +59,6 @@ def premise_of(source: ExternalSource) -> Premise:
 
 
 def _agreement(source: ExternalSource, seen: Observation) -> Agreement:
-    """Return the agreement of one client's upload."""
     kind, client, truth = source.kind, seen.client, source.images[seen.client]
     rounding, head = rounding_as_given(source.raw[client]), source.heads.get(client)
     if source.summed:
@@ -82,12 +74,14 @@ def _agreement(source: ExternalSource, seen: Observation) -> Agreement:
     network = source.extractors.get((seen.round, client))
     if network is None or (head is None and kind in CLASS_OUTPUTS):
         raise UserError(f"no {'extractor' if network is None else 'head'} was handed in")
-    made = _replayed(source, seen, represented(network, truth.images, source.device))
+    images = truth.images.float()
+    made = _replayed(source, seen, represented(network, images, source.device))
     payload = next(payload for payload in seen.upload if payload.kind == kind)
     cause: Cause = "means" if kind in CLASS_MEANS | CLASS_OUTPUTS else "rows"
     nearest = min((agreement(payload.rows(), rows, rounding, cause) for rows in made), key=lambda either: either.error)
     if nearest.differs:
-        in_half = _replayed(source, seen, represented(network, truth.images, source.device, rounding.half))
+        halved = copy.deepcopy(network).to(rounding.half)
+        in_half = _replayed(source, seen, represented(halved, images.to(rounding.half), source.device))
         pairs = [(rows, rounding.of_computing(rows, half)) for rows, half in zip(made, in_half, strict=True)]
         agreements = [agreement(payload.rows(), rows, rounding, cause, lost) for rows, lost in pairs]
         nearest = min(agreements, key=lambda either: either.error)
@@ -98,6 +92,7 @@ def _agreement(source: ExternalSource, seen: Observation) -> Agreement:
 
 def _replayed(source: ExternalSource, seen: Observation, rows: Tensor) -> tuple[Tensor, ...]:
     """Return the rows that a client would upload of its representations; of class outputs logits, and their softmax."""
+    rows = rows.cpu().float()
     if source.kind in OF_IMAGES:
         return (rows,)
     if source.kind in MIXTURES:

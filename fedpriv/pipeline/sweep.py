@@ -111,14 +111,12 @@ def sweep(
     epochs = settings.get("epochs") or LocalTraining().epochs
     size = settings.get("batch_size") or LocalTraining().batch_size
     works = [work if work.images else replace(work, epochs=epochs) for work in series]
-    trainings = [
-        replace(
-            config.training, batch_size=work.images or size, max_steps=1 if work.images else None, epochs=work.epochs
-        )
-        for work in works
-    ]
-    runs = tuple(replace(config, training=training) for training in trainings)
-    return runs, sweep_plans(plan, works, named, settings)
+    runs = []
+    for work in works:
+        steps = 1 if work.images else None
+        training = replace(config.training, batch_size=work.images or size, max_steps=steps, epochs=work.epochs)
+        runs.append(replace(config, training=training))
+    return tuple(runs), sweep_plans(plan, works, named, settings)
 
 
 def sweep_plans(

@@ -21,7 +21,6 @@ BADGES: dict[ClaimWord, str] = {
     "not decided": "soft",
     "pipeline check": "soft",
 }
-"""Verdicts by how they look."""
 
 SCALES = {
     "smoke": "Tried at scale smoke: a few images of this package, which says nothing of the claim.",

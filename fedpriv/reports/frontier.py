@@ -133,19 +133,12 @@ def frontiers(
     tried: dict[str, list[Provenance]] = {}
     for about in map(about_of, results.values()):
         tried.setdefault(upload_key(about), []).append(about)
-        if isinstance(about, About) and upload_size(about) is not None and accuracies(about)[0] is not None:
+        if isinstance(about, About) and upload_size(about) is not None and "after_training" in about.run_accuracy:
             runs.setdefault(upload_key(about), {})[about.run_seed] = about
     tasks: dict[str, list[str]] = {}
     for key, seeds in runs.items():
         tasks.setdefault(json.dumps(_task(next(iter(seeds.values()))), sort_keys=True, default=str), []).append(key)
     return tuple(_frontier({key: runs[key] for key in keys}, tried, answers, known or {}) for keys in tasks.values())
-
-
-def accuracies(about: About) -> tuple[float | None, float | None]:
-    """Return pooled accuracy after training and after broadcast; None where missing."""
-    reached = [about.run_accuracy.get(moment) for moment in MOMENTS]
-    trained, received = (None if item is None else item.pooled for item in reached)
-    return trained, received
 
 
 def _task(made: Provenance) -> dict[str, Any]:
@@ -174,7 +167,9 @@ def _frontier(
 
 def _point(label: str, answers: Sequence[Answer], runs: Sequence[About], unadapted: str, known: Baselines) -> Point:
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
-    trained, received = ([v for v in values if v is not None] for values in zip(*map(accuracies, runs), strict=True))
+    trained, received = (
+        [about.run_accuracy[name].pooled for about in runs if name in about.run_accuracy] for name in MOMENTS
+    )
     alone = [result.pooled for about in runs if (result := beside(about, known)) is not None]
     found = {name: most_severe([one for one in answers if one.endpoint == name]) for name in ENDPOINTS}
     return Point(

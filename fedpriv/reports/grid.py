@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedpriv.eval.floors import FLOORS, guess
-from fedpriv.eval.metrics import TargetScore, own_guesses, psnr, score_guesses, settle, squared_errors
+from fedpriv.eval.metrics import TargetScore, own_guesses, score_guesses, settle, squared_errors
 from fedpriv.eval.records import LABELS, ReconstructionRecord
 from fedpriv.eval.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.sources.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, one_line, picture_text
 
@@ -65,10 +63,8 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
     score = [score_guesses(shots, truth) for shots, truth in zip(current, truths, strict=True)]
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
-    values = tuple(_pair_score(current[row], truths[row], score[row], member, several) for row, member in units)
-    floors, best = record.floors, record.advantage_db.best_floor
-    known = [name for name in FLOORS if name in floors]
-    blind = best if best in FLOORS else max(known, key=lambda name: floors[name].psnr_db.mean)
+    values = tuple(_pair_score(score[row], member, several) for row, member in units)
+    blind = max((name for name in FLOORS if name in record.floors), key=lambda name: record.floors[name].psnr_db.mean)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     true = len(names)
@@ -90,7 +86,7 @@ def grid_columns(attack: AttackRecord) -> tuple[list[str], list[Column]]:
         reached = []
         for shots in shown:
             item = score_guesses(shots, truth)
-            reached.append(_pair_score(shots, truth, item, member, several))
+            reached.append(_pair_score(item, member, several))
             cells.append((shots[item.assigned[member]], f"{reached[-1]:.1f} dB"))
         if rule != NONE:
             cells = [(blurred(image), caption) for image, caption in cells[true:]]
@@ -110,10 +106,8 @@ def _note(record: ReconstructionRecord, row: int) -> str:
     return f"client {target.client} · round {target.round} · {what}"
 
 
-def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:
-    if not several:
-        return score.psnr
-    return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
+def _pair_score(score: TargetScore, member: int, several: bool) -> float:
+    return float(score.each[member]) if several else score.psnr
 
 
 def grid_png(attack: AttackRecord) -> bytes:
@@ -156,15 +150,10 @@ def grid_figure(attack: AttackRecord) -> Figure:
         notes = [column.heading, *column.note.split(" · ")]
         of_column[0].set_title("\n".join(filter(None, map(picture_text, notes))), fontsize=6, color=_SOFT)
         for name, axis, (image, caption) in zip(names, of_column, column.cells, strict=True):
-            axis.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axis.imshow(image.clamp(0, 1).movedim(0, 2).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set(xticks=[], yticks=[])
             good = name == "reconstruction" and column.above_floor
             axis.set_xlabel(picture_text(caption), fontsize=7, color=_GOOD if good else _SOFT)
     for name, axis in zip(names, axes[:, 0], strict=True):
         axis.set_ylabel(name, fontsize=7, rotation="horizontal", ha="right", va="center")
     return figure
-
-
-def _pixels(image: Tensor) -> np.ndarray:
-    pixels = image.detach().clamp(0, 1)
-    return np.asarray(pixels[0] if pixels.shape[0] == 1 else torch.movedim(pixels, 0, 2))

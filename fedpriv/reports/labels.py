@@ -46,13 +46,10 @@ def upload_title(about: Provenance) -> str:
 
 def point_labels(abouts: Sequence[Provenance]) -> list[str]:
     """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
-    targets: dict[str, set[str]] = {}
-    for about in abouts:
-        targets.setdefault(about.method, set()).add(about.target)
     labels = []
     for about in abouts:
         label, defense = method_label(about), defense_label(about)
-        label += f", {about.target}" if len(targets[about.method]) > 1 else ""
+        label += f", {about.target}" if len({one.target for one in abouts if one.method == about.method}) > 1 else ""
         labels.append(label if defense == "none" else f"{label} + {defense}")
     left_out = (*NOT_THE_UPLOAD, "defenses")
     flat = [_flat({k: v for k, v in (plain(about.run) or {}).items() if k not in left_out}) for about in abouts]

@@ -13,8 +13,6 @@ from fedpriv.federation.answer import NOT_EVALUATED, answer_sentence, answers_fo
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.reports.labels import defense_label, method_label
 
-TITLE: Final = "Privacy claims"
-
 _FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
 
 
@@ -138,7 +136,7 @@ def _row(
 ) -> DefenseRow:
     stated, text = group[0][0], group[0][0].guarantee
     if any(_contradicted(audits, item, about.method) for item, about in group):
-        text = f"the epsilon it claims is contradicted, see {TITLE}: {text}"
+        text = f"the epsilon it claims is contradicted, see Privacy claims: {text}"
     methods = tuple(dict.fromkeys(method_label(about) for _, about in group))
     tried = {method: [about for _, about in group if method_label(about) == method] for method in methods}
     missing = {method: unadapted(stated, target, abouts) for method, abouts in tried.items()}

@@ -21,7 +21,6 @@ from fedpriv.reports.page import LeftOut, environment, image_source, table_text,
 from fedpriv.reports.privacy import Guarantee, audited_claims, defenses
 from fedpriv.reports.run_records import Baselines, gain_words
 from fedpriv.reports.summary import Subject, subjects
-from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 from fedpriv.util.glossary import words
 
@@ -39,6 +38,9 @@ class UnfinishedCell:
     seed: int
     status: str
     why: str
+
+    def __str__(self) -> str:
+        return f"cell {self.cell} {self.status}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,7 @@ class StudyFacts:
 
 def write_report(directories: Sequence[Path], out: Path, inferred: Sequence[Path] = ()) -> None:
     """Write ``report.html``, ``report.md``, tables and pictures on scored attacks and inferences into the folder ``out``."""
-    if not directories and not inferred:
-        raise UserError("report: no attack directories; give at least one")
-    results = [load_stored(Path(directory)) for directory in directories]
-    write_results(results, {Path(folder): load_scores(Path(folder)) for folder in inferred}, out)
+    write_results(list(map(load_stored, directories)), {folder: load_scores(folder) for folder in inferred}, out)
 
 
 def load_scored(directory: Path) -> StoredAttack:

@@ -81,7 +81,7 @@ class RunRecord:
 
 def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     """Read finished runs, each in full and checked."""
-    opened = [RunDirectory.open(Path(directory)) for directory in directories]
+    opened = [RunDirectory.open(directory) for directory in directories]
     for run in opened:
         run.require_complete()
     summaries = [run.summary for run in opened]
@@ -103,11 +103,6 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
         depth = next((n for n in range(1, longest) if len({p[-n:] for p in same}) == len(set(same))), longest)
         labels.append(method if len(same) == 1 else f"{method} ({'/'.join(current[-depth:])})")
     return tuple(labels)
-
-
-def check_run(directory: Path) -> None:
-    """Check all that a page takes from a run, and that it came to its end."""
-    load_runs([directory])
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:

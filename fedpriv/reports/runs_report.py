@@ -10,7 +10,6 @@ from fedpriv.federation.summary import unsampled_words
 from fedpriv.reports.charts import Line, accuracy_chart
 from fedpriv.reports.page import LeftOut, environment, image_source, percent, table_text
 from fedpriv.reports.run_records import COUNTS, MOMENTS, TEST_IMAGES, UNITS, RunRecord, load_runs, settings
-from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 
 PAGE = "runs.html"
@@ -34,15 +33,9 @@ class Row(NamedTuple):
 
 
 def write_runs_report(
-    directories: Sequence[Path],
-    out: Path,
-    *,
-    attacks: str | None = None,
-    left_out: Sequence[LeftOut] = (),
+    directories: Sequence[Path], out: Path, *, attacks: str | None = None, left_out: Sequence[LeftOut] = ()
 ) -> None:
     """Write ``runs.html``, ``runs.csv`` and the pictures on finished runs into the folder ``out``."""
-    if not directories:
-        raise UserError("report: no run directories; give at least one")
     runs = load_runs(directories)
     rows = [Row(", ".join(filter(None, (run.label, name))), run, name) for run in runs for name in run.predictors]
     each = [settings(run.config, run.summary.images) for run in runs]

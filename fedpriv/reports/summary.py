@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -113,16 +114,13 @@ class Subject:
         """The table; an endpoint on which all settings have one answer has one line, and one that none answers another."""
         rows: list[Row] = []
         for endpoint in ENDPOINTS:
-            found = [
+            every = [
                 Row(endpoint, label, tuple(_marks(answers, endpoint, threat) for threat in THREATS))
                 for label, answers in self.settings.items()
-                if any(one.verdict != "not asked" for one in answers if one.endpoint == endpoint)
             ]
-            if not found:
-                answers = next(iter(self.settings.values()))
-                found = [Row(endpoint, "", tuple(_marks(answers, endpoint, threat) for threat in THREATS))]
-            alike = len(found) == len(self.settings) and len({row.cells for row in found}) == 1
-            rows += [found[0]._replace(setting="")] if alike else found
+            asked = [row for row in every if any(one.state != STATES["not asked"] for one in chain(*row.cells))]
+            alike = len(asked) == len(every) and len({row.cells for row in every}) == 1
+            rows += [every[0]._replace(setting="")] if alike or not asked else asked
         return tuple(rows)
 
     def worst(self, endpoint: Endpoint | None = None) -> Answer | None:
@@ -166,7 +164,8 @@ class Subject:
             for one in self.answers
             if one.endpoint == endpoint and one is not worst and one.verdict != "not asked"
         ]
-        lines = filter(None, (_level(worst), _control(worst, self.behind(worst)), _ability(worst)))
+        able = able_words(worst.able) if worst.verdict == "leak" and worst.able is not None else ""
+        lines = filter(None, (_level(worst), _control(worst, self.behind(worst)), able))
         claim = f"{self._setting(worst)}{sentence(worst, named=False)}"
         return Section(endpoint, STATES[worst.verdict], claim, tuple(lines), tuple(others))
 
@@ -277,20 +276,14 @@ def _shuffled(record: Record) -> float | None:
     return None if record.shuffled is None else record.shuffled.auc.value
 
 
-def _ability(answer: Answer) -> str:
-    """Return the evidence of the attack's ability where the sentence on the answer does not say it."""
-    return able_words(answer.able) if answer.verdict == "leak" and answer.able is not None else ""
-
-
 WIDTH: Final = 80
 _FIRST = 18
 
 
-def table_lines(subject: Subject, width: int = WIDTH) -> list[str]:
+def table_lines(subject: Subject) -> list[str]:
     """Return the head and the table of an upload as lines of plain text."""
-    column = (width - _FIRST - 2) // len(THREATS)
-    lines = [*textwrap.wrap(" · ".join(subject.head), width)]
-    lines.append(_joined(["", *subject.threats], column))
+    column = (WIDTH - _FIRST - 2) // len(THREATS)
+    lines = [*textwrap.wrap(" · ".join(subject.head), WIDTH), _joined(["", *subject.threats], column)]
     for row in subject.rows:
         cells = [
             [line for one in marks for line in textwrap.wrap(str(one), column - 1, subsequent_indent="  ")]
@@ -300,7 +293,7 @@ def table_lines(subject: Subject, width: int = WIDTH) -> list[str]:
         height = max(map(len, (head, *cells)))
         columns = [[*part, *[""] * (height - len(part))] for part in (head, *cells)]
         lines += [_joined(list(parts), column) for parts in zip(*columns, strict=True)]
-    return [*lines, "", *textwrap.wrap(LEGEND, width)]
+    return [*lines, "", *textwrap.wrap(LEGEND, WIDTH)]
 
 
 def _joined(parts: Sequence[str], column: int) -> str:
