@@ -123,9 +123,7 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc", "none"] = "ap"  # representation mapping to that width; none: each model's own
     training: LocalTraining = field(default_factory=LocalTraining)  # local training
     public: Annotated[int, Ge(0)] = 0  # images set aside as public data before the rest is divided
-    auxiliary: Annotated[float, Ge(0), Lt(1)] = (
-        0.5  # share of every class that no client holds; half the attacker's own
-    )
+    auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5  # share of every class that no client holds; half is the attacker's
     seed: Annotated[int, Ge(0)] = 0  # of every random draw
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
     capture: Literal["all", "last", "none", "auto"] = "auto"
@@ -145,11 +143,11 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A federation after a round but for its clients' states: server state and next broadcast."""
+    """A federation between two rounds, but for its clients' states."""
 
-    round: int
-    server: State
-    broadcast: Message
+    round: int  # the last that is done; 0 before the first
+    server: State  # the server's state
+    broadcast: Message  # to the next round's clients
 
 
 class RunDirectory:
