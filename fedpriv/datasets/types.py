@@ -19,15 +19,10 @@ def as_unit(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled images.
+    """Labelled images."""
 
-    Attributes:
-        images: ``(n, channels, height, width)``, uint8 in 0..255 or float32 in [0, 1]. Private.
-        labels: ``(n,)`` int64 in 0..C-1. Private.
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # ``(n, channels, height, width)``, uint8 in 0..255 or float32 in [0, 1]. Private
+    labels: Tensor  # ``(n,)`` int64 in 0..C-1. Private
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -52,19 +47,12 @@ class Samples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A whole data set before it is divided among clients.
+    """A whole data set before it is divided among clients."""
 
-    Attributes:
-        name: registry name, for example ``fashion``.
-        samples: every image, the source's training and test parts merged in this order.
-        class_names: one name per class.
-        brought: in words, what was done to images so that all have one shape; empty where all are as stored.
-    """
-
-    name: str
-    samples: Samples
+    name: str  # registry name, for example ``fashion``
+    samples: Samples  # every image, the source's training and test parts merged in this order
     class_names: tuple[str, ...]
-    brought: str = ""
+    brought: str = ""  # in words, what was done to images so that all have one shape; empty where all are as stored
 
     @property
     def n_classes(self) -> int:

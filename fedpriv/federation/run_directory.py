@@ -80,33 +80,21 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A client's local training: plain SGD, as the reference libraries do.
-
-    Attributes:
-        drop_last: leave out the tail batch, as the reference libraries do.
-        shuffle: draw a new order every epoch; HtFLlib keeps the stored order.
-        max_steps: stop a round after this many steps; None for no limit.
-    """
+    """A client's local training: plain SGD, as the reference libraries do."""
 
     learning_rate: Annotated[float, Gt(0)] = 0.01
     batch_size: Annotated[int, Ge(1)] = 10
     epochs: Annotated[int, Ge(1)] = 1  # passes over the local data in a round
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     weight_decay: Annotated[float, Ge(0)] = 0.0  # L2 penalty
-    drop_last: bool = False
-    shuffle: bool = True
-    max_steps: Annotated[int, Ge(1)] | None = None
+    drop_last: bool = False  # leave out the tail batch, as the reference libraries do
+    shuffle: bool = True  # draw a new order every epoch; HtFLlib keeps the stored order
+    max_steps: Annotated[int, Ge(1)] | None = None  # stop a round after this many steps; None for no limit
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that determines a run.
-
-    Attributes:
-        capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
-            at most 1 MiB, and the last; the last two where clients go on from weights of their own that they upload.
-            ``last`` and ``auto`` store those of ``keep`` too.
-    """
+    """Everything that determines a run."""
 
     method: str = "fedre"  # a name of ``fedpriv.methods.METHODS``
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own options
@@ -126,7 +114,9 @@ class RunConfig:
     auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5  # share of every class that no client holds; half is the attacker's
     seed: Annotated[int, Ge(0)] = 0  # of every random draw
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
-    capture: Literal["all", "last", "none", "auto"] = "auto"
+    capture: Literal["all", "last", "none", "auto"] = (
+        "auto"  # rounds whose messages are stored, as ``is_captured`` has it
+    )
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
     evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last is evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest

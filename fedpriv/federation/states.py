@@ -142,18 +142,11 @@ class StateStore(Sequence[State]):
 class Trace:
     """A recorder for one client step and for the defenses of its upload: the truth that attacks are scored against.
 
-    Attributes:
-        steps: the batches, in order, of the training that made what is uploaded: int64 indices into the client's training
-            set. A random batch may be empty. None where nothing was noted.
-        weights: ``(n,)`` float32, the weight of every training image in the entangled upload; None where there is none.
+    ``steps`` are the batches, in order, of the training that made what is uploaded. A random batch may be empty.
     """
 
-    steps: tuple[Tensor, ...] | None = None
-    weights: Tensor | None = None
-
-    def local_steps(self, batches: Sequence[Tensor]) -> None:
-        """Note the batches of local training, one tensor a step, in place of those of training before."""
-        self.steps = tuple(batches)
+    steps: tuple[Tensor, ...] | None = None  # int64 places in the client's training set; None where nothing was noted
+    weights: Tensor | None = None  # ``(n,)`` float32, of the training images in an entangled upload; None for no such
 
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""

@@ -100,17 +100,11 @@ def average(kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng:
 
 @dataclass(frozen=True)
 class ServerTraining:
-    """The server's training on a round's uploads: plain SGD, started afresh every round.
-
-    Attributes:
-        learning_rate: step size.
-        batch_size: uploaded rows, or samples, a step.
-        epochs: passes over them.
-    """
+    """The server's training on a round's uploads: plain SGD, started afresh every round."""
 
     learning_rate: Annotated[float, Gt(0)] = 0.01
-    batch_size: Annotated[int, Ge(1)] = 10
-    epochs: Annotated[int, Ge(1)] = 1
+    batch_size: Annotated[int, Ge(1)] = 10  # uploaded rows, or samples, a step
+    epochs: Annotated[int, Ge(1)] = 1  # passes over them
 
 
 def descend(
