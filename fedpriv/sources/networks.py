@@ -25,19 +25,11 @@ from fedpriv.sources.messages import Gradient, Raw, Update, weights
 from fedpriv.uploads.payload import check_plain
 from fedpriv.util.errors import UserError, first_line
 
+_DROPOUTS: Final = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
 _FORMULAS: Final[dict[Any, Callable[..., Tensor]]] = {
     functional.hardsigmoid: lambda x, inplace=False: functional.relu6(x + 3) / 6,
     functional.hardswish: lambda x, inplace=False: x * functional.relu6(x + 3) / 6,
-    **dict.fromkeys(
-        (
-            functional.dropout,
-            functional.dropout1d,
-            functional.dropout2d,
-            functional.dropout3d,
-            functional.alpha_dropout,
-        ),
-        lambda x, *_, **__: x,
-    ),
+    **{getattr(functional, name): lambda x, *_, **__: x for name in _DROPOUTS},
 }
 """Functions without a second derivative in torch, as formulas that have one; and dropout, whose masks nobody else knows."""
 
