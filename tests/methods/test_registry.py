@@ -125,7 +125,7 @@ def test_the_contract(name, options):
             assert tuple(payload.kind for payload in upload) == method.uploads[: len(upload)]
             assert all(payload.non_finite() is None for payload in upload)
             total = count(entries(upload, number, k, "upload"))
-            assert total["full"].upload_scalars == sum(t.numel() for p in upload for t in p.tensors().values())
+            assert total["full"]["upload_scalars"] == sum(t.numel() for p in upload for t in p.tensors().values())
         assert {payload.kind for payload in broadcast} <= set(method.broadcasts)
     images = torch.rand(6, *SHAPE)
     for setup, state in zip(world.setups, states, strict=True):
