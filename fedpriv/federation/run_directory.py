@@ -30,21 +30,10 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.summary import RoundLine, RunSummary
+from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
-from fedpriv.util.files import (
-    append_lines,
-    check_present,
-    checked,
-    mark,
-    placing,
-    read_json,
-    read_lines,
-    remove,
-    write_json,
-    write_text,
-)
 from fedpriv.util.folders import occupied, telling_name
 from fedpriv.util.registry import code_flags
 
@@ -151,8 +140,8 @@ class RunDirectory:
         """Make a new run directory."""
         if (path.exists() and not path.is_dir()) or occupied(path):
             raise UserError(f"{path}: already exists; choose another out, or force to replace it")
-        mark(path, "run")
-        write_json(path / "config.json", {"format": FORMAT, **plain(config)})
+        files.mark(path, "run")
+        files.write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
 
     @classmethod
@@ -163,7 +152,7 @@ class RunDirectory:
             raise UserError(f"{path}: no such run directory; make one with: {command_line('train', '--out', path)}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
-        check_present(path)
+        files.check_present(path)
         _ = run.config
         return run
 
@@ -171,7 +160,7 @@ class RunDirectory:
     def config(self) -> RunConfig:
         """The run's configuration."""
         path = self.path / "config.json"
-        values = read_json(path)
+        values = files.read_json(path)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             result = values.get("format") if isinstance(values, dict) else values
             raise UserError(
@@ -196,14 +185,14 @@ class RunDirectory:
 
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Append lines to ``name.jsonl``, by name."""
-        append_lines({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
+        files.append_lines({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
         path = self.path / f"{name}.jsonl"
         if self.complete and not path.is_file():
             raise UserError(f"{path}: missing, though the run is complete; train the run again")
-        return read_lines(path)
+        return files.read_lines(path)
 
     def cut(self, last_round: int) -> None:
         """Remove every line and stored message beyond a round."""
@@ -211,11 +200,11 @@ class RunDirectory:
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
-                write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+                files.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
         for folder in ("uploads", "broadcasts", "truth"):
             for path in (self.path / folder).glob("round-*"):
                 if int(path.stem.removeprefix("round-")) > last_round:
-                    remove(path)
+                    files.remove(path)
 
     def ledger(self) -> list[Entry]:
         """Return every entry of the ledger."""
@@ -235,11 +224,11 @@ class RunDirectory:
     def summary(self) -> RunSummary:
         """The run's summary."""
         path = self.path / "summary.json"
-        return _checked(RunSummary, read_json(path), str(path))
+        return _checked(RunSummary, files.read_json(path), str(path))
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, which marks the run complete."""
-        write_json(self.path / "summary.json", summary.model_dump(mode="json"))
+        files.write_json(self.path / "summary.json", summary.model_dump(mode="json"))
 
     def upload_path(self, round_: int, client: int) -> Path:
         """Return the file of an upload."""
@@ -294,11 +283,11 @@ class RunDirectory:
         folder = self.checkpoint_path(checkpoint.round)
         broadcast, server = folder / "broadcast.safetensors", folder / SERVER
         clients = self.state_paths(checkpoint.round)
-        remove(folder)
-        with placing([broadcast, *clients, server]) as temporary:
+        files.remove(folder)
+        with files.placing([broadcast, *clients, server]) as temporary:
             temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(checked(state), temporary[path])
+                shutil.copyfile(files.checked(state), temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 
@@ -307,8 +296,8 @@ class RunDirectory:
         whole = self.checkpointed_rounds()
         kept = {self.checkpoint_path(round_) for round_ in whole if round_ == whole[-1] or round_ in keep}
         for folder in set((self.path / "checkpoints").glob("round-*")) - kept:
-            remove(folder / SERVER)
-            remove(folder)
+            files.remove(folder / SERVER)
+            files.remove(folder)
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
         """Read a checkpoint back."""
