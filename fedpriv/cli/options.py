@@ -77,10 +77,9 @@ def flags_of(
         if shown:
             more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
             command = click.option("--help-all", help="Show all options, by group.", **more)(command)
-        for name in reversed([*shown, *(name for name in keywords if name not in shown)]):
-            if name not in (*NEVER, *without):
-                group = {"panel": keywords[name].group} if shown and name not in shown else {}
-                command = _option(name, keywords[name], flags, several=name not in single, **group)(command)
+        for name in reversed([*shown, *(name for name in flags if name not in shown)]):
+            group = {"panel": keywords[name].group} if shown and name not in shown else {}
+            command = _option(name, keywords[name], flags, several=name not in single, **group)(command)
         return command
 
     return add

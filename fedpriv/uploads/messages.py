@@ -48,8 +48,6 @@ def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> M
 
 def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     """Read a message and its header."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected a stored message")
     try:
         with safe_open(tensor_file(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")

@@ -67,9 +67,9 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
     raise UserError(f"{where}: is {what}; expected a file of {limit.what}")
 
 
-def check_file(path: Path, limit: Limit, where: str = "") -> None:
+def check_file(path: Path, limit: Limit) -> None:
     """Check that a path is a regular file of at most so many bytes that can be read; errors as :func:`open_file`."""
-    open_file(path, limit, where).close()
+    open_file(path, limit).close()
 
 
 def read_bytes(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> bytes:
@@ -124,14 +124,12 @@ def reason(error: BaseException) -> str:
     return one_line(words) or type(error).__name__
 
 
-def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
+def toml_file(path: Path, *, expected: str) -> dict[str, Any]:
     """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
-    where = where or str(path)
-    text = read_text(path, SETTINGS, where, expected=expected)
     try:
-        return toml_table(text)
+        return toml_table(read_text(path, SETTINGS, expected=expected))
     except ValueError as error:
-        raise UserError(f"{where}: not readable as TOML ({reason(error)})") from error
+        raise UserError(f"{path}: not readable as TOML ({reason(error)})") from error
 
 
 def toml_table(text: str) -> dict[str, Any]:

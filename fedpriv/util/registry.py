@@ -216,9 +216,9 @@ def module_names(value: object) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise UserError(f"allow_code={shown(value)}: expected the name of a module, or several")
     for name in map(str, names):
-        module, colon, rest = name.partition(":")
-        if colon and all(step.isidentifier() for step in (*module.split("."), *rest.split("."))):
-            raise UserError(f"allow_code={shown(name)}: expected a module alone: allow_code={shown(module)}")
+        if is_reference(name):
+            module = shown(name.partition(":")[0])
+            raise UserError(f"allow_code={shown(name)}: expected a module alone: allow_code={module}")
     return tuple(map(str, names))
 
 
