@@ -34,7 +34,7 @@ from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
-from fedpriv.util.folders import occupied, telling_name
+from fedpriv.util.folders import telling_name
 from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from fedpriv.uploads.payload import Message
 
 FORMAT = 7
-SERVER = "server.safetensors"
-"""Of a checkpoint, written last: it is whole."""
-
+SERVER = "server.safetensors"  # of a checkpoint, written last: it is whole
 AUTO_CAPTURE_BYTES = 1 << 20
 
 R = TypeVar("R", bound=Record)
@@ -137,9 +135,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
-        """Make a new run directory."""
-        if (path.exists() and not path.is_dir()) or occupied(path):
-            raise UserError(f"{path}: already exists; choose another out, or force to replace it")
+        """Make a new run directory in a folder that is free."""
         files.mark(path, "run")
         files.write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
@@ -305,9 +301,6 @@ class RunDirectory:
         from fedpriv.uploads.messages import load_message
 
         folder = self.checkpoint_path(round_)
-        if not folder.is_dir():
-            there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
-            raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
         return Checkpoint(round_, load_state(folder / SERVER), load_message(folder / "broadcast.safetensors")[0])
 
     def client_state(self, round_: int, client: int) -> State:
