@@ -188,7 +188,6 @@ def call(verb: str, *given: Any, **named: Any) -> str:
     return f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"
 
 
-_ROLES = (":class:", ":func:", ":meth:", ":data:", ":mod:", ":attr:")
 _SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 
@@ -198,8 +197,7 @@ def marked(text: str) -> str:
     >>> marked("see :func:`fedpriv.train`, ``seed``")
     'see `fedpriv.train`, `seed`'
     """
-    for role in _ROLES:
-        text = text.replace(role, "")
+    text = re.sub(":(class|func|meth|data|mod|attr):", "", text)
     return text.replace("``", "`").replace("::\n", ":\n")
 
 

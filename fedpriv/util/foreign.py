@@ -34,14 +34,10 @@ RECORDS: Final = Limit(256 * _MIB, "records in JSON")
 IMAGE: Final = Limit(256 * _MIB, "an image")
 PACKED: Final = Limit(1024 * _MIB, "a part of a data set")
 TENSORS: Final = Limit(16 * 1024 * _MIB, "tensors")
-TENSOR_HEADER: Final = 16 * _MIB
-"""Names and shapes of a safetensors file, which are parsed as a whole."""
-MOST_ENTRIES: Final = 2_000_000
-"""Files of a folder that is read: ImageNet has 1.4 million."""
-NESTING: Final = 32
-"""Tables and lists in one another: a study has 6, a record 9."""
-WHOLE_BITS: Final = 256
-"""Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
+TENSOR_HEADER: Final = 16 * _MIB  # names and shapes of a safetensors file, which are parsed as a whole
+MOST_ENTRIES: Final = 2_000_000  # files of a folder that is read: ImageNet has 1.4 million
+NESTING: Final = 32  # tables and lists in one another: a study has 6, a record 9
+WHOLE_BITS: Final = 256  # of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte
 _DEEP = f"more than {NESTING} lists or tables in one another"
 
 
