@@ -102,9 +102,6 @@ def _show_cost(traffic: Traffic) -> None:
     common.tell(*(f"not counted: {row['method']}; {row['missing']}" for row in traffic.methods if "missing" in row))
 
 
-# ---------------------------------------------------------------- studies, claimed epsilons and claims of papers
-
-
 @click.command(cls=Command)
 @click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
 @flags_of(
@@ -224,8 +221,6 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     common.say(f"page: {result.page}", quiet=quiet)
     return 1 if result.study is not None and result.study.failed else 0
 
-
-# ---------------------------------------------------------------- what there is
 
 KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims")
 

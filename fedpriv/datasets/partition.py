@@ -30,8 +30,7 @@ MAX_DRAWS = 10_000
 PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
 LOW_SHARE, HIGH_SHARE = 0.4, 0.6
 """Between these a holder's share of a class is drawn, before shares are divided by their sum."""
-MOST_OWN = 1000
-"""Images that an attacker owns at most, the same number of each class as far as it goes."""
+MOST_OWN = 1000  # images that an attacker owns at most, the same number of each class as far as it goes
 
 
 @dataclass(frozen=True)

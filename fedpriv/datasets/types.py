@@ -107,11 +107,8 @@ class FederatedData:
         return self.dataset.samples.subset(self.clients[client].test_index)
 
 
-CHUNK = 4096
-"""Images at a time, so that float copies of a large set never stand in memory at once."""
-
-CHUNK_BYTES = 256 << 20
-"""Bytes of such floats at most: fewer images at a time where they are large."""
+CHUNK = 4096  # images at a time, so that float copies of a large set never stand in memory at once
+CHUNK_BYTES = 256 << 20  # bytes of such floats at most: fewer images at a time where they are large
 
 
 def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:

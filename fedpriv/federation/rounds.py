@@ -25,8 +25,6 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
 
-# ---------------------------------------------------------------- a client's part
-
 
 @dataclass(frozen=True)
 class ClientJob:
@@ -104,9 +102,6 @@ class _Jobs(Sequence[ClientJob]):
     def __getitem__(self, number: int) -> ClientJob:  # type: ignore[override]
         client = self.clients[number]
         return ClientJob(self.round, client, self.states[client], self.broadcast)
-
-
-# ---------------------------------------------------------------- rounds
 
 
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
@@ -229,9 +224,6 @@ def _standing(federation: Federation, directory: RunDirectory) -> Checkpoint:
     return Checkpoint(newest, on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast))
 
 
-# ---------------------------------------------------------------- evaluation
-
-
 def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
     """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
     return RoundAccuracy(
@@ -276,9 +268,6 @@ def _counts(
 
 def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
-
-
-# ---------------------------------------------------------------- summary
 
 
 def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:

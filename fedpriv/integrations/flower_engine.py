@@ -33,8 +33,7 @@ from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.registry import exported
 
 PAUSE: Final = 0.1  # seconds between looks for answers, and for nodes
-LINGERS: Final = 60.0
-"""Seconds that a message outlives its time, so that it is the engine that tells which client was late."""
+LINGERS: Final = 60.0  # seconds that a message outlives its time, so that the engine tells which client was late
 ENDS_IN: Final = 60.0  # seconds that a simulation is given to end by itself
 
 OFF: Final = {

@@ -37,9 +37,7 @@ _RATES: Final = {"MultiheadAttention": "dropout", "RNN": "dropout", "StochasticD
 """Layers that drop something by themselves, and the attribute that says how often."""
 
 
-_PREFIX: Final = "module."
-"""Of names of parameters within DataParallel."""
-
+_PREFIX: Final = "module."  # of names of parameters within DataParallel
 
 # Of layers that torch computes one candidate after the other (LSTM): slower, and as right.
 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning, r"fedpriv\.|torch\.")
@@ -129,9 +127,6 @@ def width_of(where: str, network: nn.Module, images: Tensor, rows: str) -> int:
     return made.shape[1]
 
 
-# ---------------------------------------------------------------- parameters that are not trained
-
-
 def by_parameter(model: nn.Module, uploads: Mapping[int, Raw]) -> dict[int, Raw]:
     """Return updates and gradients by the model's names, and make what no client trains a constant of the model.
 
@@ -207,9 +202,6 @@ def _trained(upload: Raw, names: Collection[str], starts: dict[str, Tensor]) -> 
         for name, value in before.items()
         if not torch.equal(value, starts.setdefault(name, value)) or not torch.equal(value, after.get(name, value))
     }
-
-
-# ---------------------------------------------------------------- second derivatives
 
 
 def without_second_derivative(model: nn.Module, images: Tensor) -> str:
