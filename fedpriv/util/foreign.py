@@ -120,7 +120,7 @@ def reason(error: BaseException) -> str:
     return one_line(words) or type(error).__name__
 
 
-def toml_file(path: Path, *, expected: str) -> dict[str, Any]:
+def toml_file(path: Path, *, expected: str = "settings in TOML") -> dict[str, Any]:
     """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
     try:
         return toml_table(read_text(path, SETTINGS, expected=expected))
