@@ -21,8 +21,7 @@ from fedpriv.util.escape import marked
 F = TypeVar("F", bound=Callable[..., Any])
 
 VERBS = "fedpriv.api."
-NEVER = ("listener", "allow_code")
-"""Keywords that no flag is made from."""
+NEVER = ("listener", "allow_code")  # keywords that no flag is made from
 ALSO = {"axes": "--axis", "models": "--model"}
 """Further spellings; several of a kind may be given by the singular too: ``--attack`` for ``attacks``."""
 

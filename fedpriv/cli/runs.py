@@ -240,8 +240,7 @@ def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> Non
         common.print_table(kind, rows)
 
 
-SCREEN = 23
-"""Lines of an explanation at most, before the line that names the rest."""
+SCREEN = 23  # lines of an explanation at most, before the line that names the rest
 
 
 @click.command()

@@ -12,8 +12,6 @@ from fedpriv.util.registry import Registry
 if TYPE_CHECKING:
     from fedpriv.datasets.types import Dataset
 
-__all__ = ["DATASETS", "SourceOptions", "load_dataset"]
-
 DATASETS = Registry(
     "data set",
     {
@@ -62,10 +60,12 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
 
     Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
-    from fedpriv.datasets.types import Dataset, keep_first_per_class, resized
+    from fedpriv.datasets.types import Dataset, first_per_class, resized
 
     options = options or SourceOptions()
     dataset: Dataset = DATASETS.load(name)(options)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data set {name!r}: expected a fedpriv.datasets.types.Dataset, got {type(dataset).__name__}")
-    return resized(keep_first_per_class(dataset, options.per_class), options.image_size)
+    index = first_per_class(dataset.samples.labels.numpy(), options.per_class)
+    kept = dataset if len(index) == len(dataset.samples) else dataset.only(index)
+    return resized(kept, options.image_size)

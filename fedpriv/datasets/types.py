@@ -119,12 +119,6 @@ def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
     return np.sort(np.concatenate(kept)) if kept else np.arange(0)
 
 
-def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
-    """Return the data set with the first ``per_class`` images of each class, or fewer, in unchanged order."""
-    index = first_per_class(dataset.samples.labels.numpy(), per_class)
-    return dataset if len(index) == len(dataset.samples) else dataset.only(index)
-
-
 def resized(dataset: Dataset, side: int | None) -> Dataset:
     """Return the data set with square images: the largest centred square of each, scaled bilinearly with anti-aliasing.
 

@@ -22,8 +22,7 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(images (b, c, h, w), labels (b,)) -> scalar."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # (images (b, c, h, w), labels (b,)) -> scalar
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Work:
 Step = Callable[[Work, Tensor, Tensor], Tensor]
 """(work, images (b, c, h, w), labels (b,)) -> detached loss; adds the gradient of a batch to the parameters' ``.grad``."""
 
-GradientTransform = Callable[[Step], Step]
-"""Wraps the computation of a batch's gradient in local training."""
+GradientTransform = Callable[[Step], Step]  # wraps the computation of a batch's gradient in local training
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import Message, PublicLoss
 from fedpriv.util.errors import UserError, shown
 
-Uploads = Sequence[tuple[int, Message]]
-"""(client, upload) of a round, by client number."""
+Uploads = Sequence[tuple[int, Message]]  # (client, upload) of a round, by client number
 
 
 @dataclass(frozen=True)

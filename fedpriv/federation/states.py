@@ -16,11 +16,8 @@ from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import naming, tensor_file
 
-State = dict[str, Tensor]
-"""Private tensors of a client or of the server, by name. Never uploaded as such."""
-
-Outcome = tuple[State, Message]
-"""Of a step: the state after it, and the message that it sends."""
+State = dict[str, Tensor]  # private tensors of a client or of the server, by name. Never uploaded as such
+Outcome = tuple[State, Message]  # of a step: the state after it, and the message that it sends
 
 
 def take(module: nn.Module, prefix: str) -> State:

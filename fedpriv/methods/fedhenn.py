@@ -37,7 +37,7 @@ from fedpriv.algebra.matrices import KernelName, alignment, kernel, procrustes_d
 from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import Outcome, State, inner, outer, parameters, put
+from fedpriv.federation.states import Outcome, State, inner, on_device, outer, parameters, put
 from fedpriv.methods import fedavg, weights
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -188,8 +188,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     seed = weights.draw_seed(rng)
     state: State = dict(FIRST)
     for client, blueprint in enumerate(setup.blueprints):
-        initial = parameters(build_model(blueprint, seed))
-        state |= outer({name: value.to(setup.device) for name, value in initial.items()}, prefix(client))
+        state |= outer(on_device(setup.device, parameters(build_model(blueprint, seed))), prefix(client))
     return state, broadcast(setup, state, rng)
 
 

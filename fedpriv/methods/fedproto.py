@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from fedpriv.federation.local_training import class_means, classify, classify_by, represent_by
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import Outcome, State, take
+from fedpriv.federation.states import Outcome, State, on_device, parameters
 from fedpriv.methods import weights
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -169,10 +169,9 @@ def start_generator(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the generator; the first broadcast is empty, so that nobody trains towards random prototypes."""
     classes, width = setup.blueprint.n_classes, setup.blueprint.width
     with global_seed(weights.draw_seed(rng)), torch.device("cpu"):
-        layers = {"embedding": nn.Embedding(classes, width), "first": nn.Linear(width, width)}
-        layers["second"] = nn.Linear(width, width)
-    state = {key: value for name, layer in layers.items() for key, value in take(layer, name).items()}
-    return {key: value.to(setup.device) for key, value in state.items()}, ()
+        embedding, first, second = nn.Embedding(classes, width), nn.Linear(width, width), nn.Linear(width, width)
+    layers = nn.ModuleDict({"embedding": embedding, "first": first, "second": second})
+    return on_device(setup.device, parameters(layers)), ()
 
 
 def generate(state: State) -> Tensor:

@@ -188,9 +188,7 @@ def _looked_in(module: str) -> str:
 
 # ---------------------------------------------------------------- code from outside that may run
 
-VARIABLE = "FEDPRIV_ALLOW_CODE"
-"""Environment variable of child processes: modules with commas between."""
-
+VARIABLE = "FEDPRIV_ALLOW_CODE"  # environment variable of child processes: modules with commas between
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
 
