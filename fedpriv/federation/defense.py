@@ -208,11 +208,10 @@ class DefensePipeline:
 
     def upload(self, message: Message, sender: Sender, seed: int) -> Message:
         """Return the message that leaves a client instead of ``message`` under the run's seed; may be empty."""
-        known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
         for index, defense in enumerate(self.defenses):
             rng = generator(seed, "defense", index, sender.round, sender.client)
             client_rng = generator(seed, "defense", index, sender.client)
-            message = defense.upload(message, UploadContext(**known, rng=rng, client_rng=client_rng))
+            message = defense.upload(message, UploadContext(**vars(sender), rng=rng, client_rng=client_rng))
             if not message:
                 return ()
         return message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,7 @@ def prepare(
     pipeline.check(plan)
     guards = pipeline.guards(plan)
     if guards:
-        plain_training = {spec.name: getattr(config.training, spec.name) for spec in fields(config.training)}
-        training = GuardedTraining(**plain_training, guards=guards, poisson=pipeline.poisson())
+        training = GuardedTraining(**vars(config.training), guards=guards, poisson=pipeline.poisson())
         setups = tuple(replace(setup, training=training) for setup in setups)
     server = ServerSetup(
         n_clients=config.clients,
