@@ -73,10 +73,8 @@ class Markdown(str):
     __slots__ = ()
 
 
-_INTERVAL = r"\[[0-9+\-–−., %]+\](?![(\[:])"
-"""Brackets around numbers, which are no link where no address or name follows."""
 _SPECIAL = re.compile(
-    rf"(?P<interval>{_INTERVAL})"
+    r"(?P<interval>\[[0-9+\-–−., %]+\](?![(\[:]))"  # around numbers: no link where no address or name follows
     r"|[\\`*~#|$@\[\]<&]"
     r"|(?<![^\W_])_|_(?![^\W_])"  # within a word it is no emphasis
     r"|:(?=//)|(?<=[wW]{3})\."  # addresses become links by themselves

@@ -152,9 +152,6 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> None:
             temporary[folder / MARKER].write_bytes(_lines([row]))
 
 
-# ---------------------------------------------------------------- digests
-
-
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with foreign.open_file(path, foreign.TENSORS) as file:
@@ -248,9 +245,6 @@ def _list(home: Path, rows: Mapping[str, str | None]) -> None:
         file.flush()
         if None in rows.values():
             os.fsync(file.fileno())
-
-
-# ---------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager

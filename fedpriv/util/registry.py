@@ -186,8 +186,6 @@ def _looked_in(module: str) -> str:
     return f"; looked in {', '.join([*folders, 'the installed packages'])}; PYTHONPATH=FOLDER adds a folder"
 
 
-# ---------------------------------------------------------------- code from outside that may run
-
 VARIABLE = "FEDPRIV_ALLOW_CODE"  # environment variable of child processes: modules with commas between
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
