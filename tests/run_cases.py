@@ -34,8 +34,7 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
     for round_, (trained, received) in enumerate(zip(TRAINED, RECEIVED, strict=True), start=1):
         clients = {"after_training": trained, "after_broadcast": received, **(extra or {})}
         rows = [row for k in range(2) for row in entries(upload(round_, k), round_, k, "upload")]
-        sums = {name: {key: getattr(total, key) for key in vars(total)} for name, total in count(rows).items()}
-        line = RoundLine(round=round_, participants=(0, 1), accuracy={}, clients=clients, communication=sums)
+        line = RoundLine(round=round_, participants=(0, 1), accuracy={}, clients=clients, communication=count(rows))
         ledger = [vars(row) | {"shape": list(row.shape)} for row in rows]
         run.append({"metrics": [line.model_dump(mode="json")], "ledger": ledger})
         if capture != "none":

@@ -32,9 +32,6 @@ hint: dict[str, str] = {}
 """Advice to somebody who interrupts: ``resume`` is the command that goes on."""
 
 
-# ---------------------------------------------------------------- commands
-
-
 def common_options(command: F) -> F:
     """Add the flags that every command has, and let it import the modules that are typed."""
     words = "Import this module although only a file names it, as config.json or a study may (repeat for more)."
@@ -65,9 +62,6 @@ def typed(*, without: Sequence[str] = ()) -> list[str]:
     given = [word for word in sys.argv[1:] if word not in _SWITCHES]
     kept = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & set(valued)]
     return [word for word in kept if not word.startswith(tuple(f"{flag}=" for flag in valued))]
-
-
-# ---------------------------------------------------------------- output
 
 
 class Terminal(Listener):

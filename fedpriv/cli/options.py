@@ -21,8 +21,7 @@ from fedpriv.util.escape import marked
 F = TypeVar("F", bound=Callable[..., Any])
 
 VERBS = "fedpriv.api."
-NEVER = ("listener", "allow_code")
-"""Keywords that no flag is made from."""
+NEVER = ("listener", "allow_code")  # keywords that no flag is made from
 ALSO = {"axes": "--axis", "models": "--model"}
 """Further spellings; several of a kind may be given by the singular too: ``--attack`` for ``attacks``."""
 
@@ -77,10 +76,9 @@ def flags_of(
         if shown:
             more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
             command = click.option("--help-all", help="Show all options, by group.", **more)(command)
-        for name in reversed([*shown, *(name for name in keywords if name not in shown)]):
-            if name not in (*NEVER, *without):
-                group = {"panel": keywords[name].group} if shown and name not in shown else {}
-                command = _option(name, keywords[name], flags, several=name not in single, **group)(command)
+        for name in reversed([*shown, *(name for name in flags if name not in shown)]):
+            group = {"panel": keywords[name].group} if shown and name not in shown else {}
+            command = _option(name, keywords[name], flags, several=name not in single, **group)(command)
         return command
 
     return add

@@ -102,9 +102,6 @@ def _show_cost(traffic: Traffic) -> None:
     common.tell(*(f"not counted: {row['method']}; {row['missing']}" for row in traffic.methods if "missing" in row))
 
 
-# ---------------------------------------------------------------- studies, claimed epsilons and claims of papers
-
-
 @click.command(cls=Command)
 @click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
 @flags_of(
@@ -225,8 +222,6 @@ def reproduce(claim: str, out: Path | None, as_json: bool, quiet: bool, **flags:
     return 1 if result.study is not None and result.study.failed else 0
 
 
-# ---------------------------------------------------------------- what there is
-
 KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets", "claims")
 
 
@@ -245,8 +240,7 @@ def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> Non
         common.print_table(kind, rows)
 
 
-SCREEN = 23
-"""Lines of an explanation at most, before the line that names the rest."""
+SCREEN = 23  # lines of an explanation at most, before the line that names the rest
 
 
 @click.command()

@@ -12,8 +12,6 @@ from fedpriv.util.registry import Registry
 if TYPE_CHECKING:
     from fedpriv.datasets.types import Dataset
 
-__all__ = ["DATASETS", "SourceOptions", "load_dataset"]
-
 DATASETS = Registry(
     "data set",
     {
@@ -34,21 +32,15 @@ DATASETS = Registry(
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The place of the data, and the part of it to keep.
+    """The place of the data, and the part of it to keep."""
 
-    Attributes:
-        data_dir: folder that holds the data, or into which it is downloaded; the embedded set needs none.
-        download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
-        image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
-        per_class: how many images of each class to keep, the first in stored order of the merged set.
-        seed: the run's, for data that is drawn rather than read.
-    """
-
-    data_dir: Path | None = None
-    download: bool = False
-    image_size: int | None = None
-    per_class: int | None = None
-    seed: int = 0
+    data_dir: Path | None = (
+        None  # folder that holds the data, or into which it is downloaded; the embedded set needs none
+    )
+    download: bool = False  # fetch the data into ``data_dir`` when it is not there, where the source allows it
+    image_size: int | None = None  # height and width in pixels to which images are brought (central square, bilinear)
+    per_class: int | None = None  # how many images of each class to keep, the first in stored order of the merged set
+    seed: int = 0  # the run's, for data that is drawn rather than read
 
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size < 1:
@@ -68,10 +60,12 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
 
     Images are as stored (uint8, or float32 in [0, 1]), training part first.
     """
-    from fedpriv.datasets.types import Dataset, keep_first_per_class, resized
+    from fedpriv.datasets.types import Dataset, first_per_class, resized
 
     options = options or SourceOptions()
     dataset: Dataset = DATASETS.load(name)(options)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data set {name!r}: expected a fedpriv.datasets.types.Dataset, got {type(dataset).__name__}")
-    return resized(keep_first_per_class(dataset, options.per_class), options.image_size)
+    index = first_per_class(dataset.samples.labels.numpy(), options.per_class)
+    kept = dataset if len(index) == len(dataset.samples) else dataset.only(index)
+    return resized(kept, options.image_size)

@@ -65,8 +65,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
             raise UserError(f"cannot read image {path}: {reason(error)}") from error
 
 
-LabelledFile = tuple[Path, int]
-"""An image file and its class."""
+LabelledFile = tuple[Path, int]  # an image file and its class
 
 
 def _images_in(folder: Path) -> list[Path]:

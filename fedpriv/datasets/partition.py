@@ -30,28 +30,24 @@ MAX_DRAWS = 10_000
 PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
 LOW_SHARE, HIGH_SHARE = 0.4, 0.6
 """Between these a holder's share of a class is drawn, before shares are divided by their sum."""
-MOST_OWN = 1000
-"""Images that an attacker owns at most, the same number of each class as far as it goes."""
+MOST_OWN = 1000  # images that an attacker owns at most, the same number of each class as far as it goes
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """A partition of samples among clients.
-
-    Attributes:
-        assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
-            ``random``, for any number of classes and clients.
-        least_per_client: least number of samples of a client, training and test together; None for that of
-            :func:`fedpriv.datasets.partition.least_samples`.
-    """
+    """A partition of samples among clients."""
 
     name: str = "dirichlet"  # dirichlet, pathological, iid or long_tail
     alpha: Annotated[float, Gt(0)] = 0.1  # Dirichlet concentration, above 0 (dirichlet, long_tail)
     classes_per_client: Annotated[int, Ge(1)] = 2  # classes that each client holds (pathological)
     imbalance: Annotated[float, Ge(1)] = 100.0  # size of the first class over size of the last, at least 1 (long_tail)
     train_fraction: Annotated[float, Gt(0), Lt(1)] = 0.75  # share of every client's samples that it trains on
-    assignment: Literal["in_order", "random"] = "in_order"
-    least_per_client: Annotated[int, Ge(1)] | None = None
+    assignment: Literal["in_order", "random"] = (
+        "in_order"  # of classes: as PFLlib does, or for any numbers (pathological)
+    )
+    least_per_client: Annotated[int, Ge(1)] | None = (
+        None  # samples of a client at least; None for :func:`least_samples`
+    )
 
 
 def source_of(rng: Random) -> np.random.RandomState:

@@ -23,9 +23,7 @@ FASHION_CLASSES = (
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 PLANE_PER_CLASS = 125
-PLANE_CORNER = 0.4
-"""Distance of the class means from both axes, in standard deviations of a class."""
-
+PLANE_CORNER = 0.4  # distance of the class means from both axes, in standard deviations of a class
 PLANE_REACH = 4.5
 """The square of images goes from minus to plus so many standard deviations; points outside are moved to its edge."""
 

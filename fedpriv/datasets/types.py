@@ -19,15 +19,10 @@ def as_unit(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled images.
+    """Labelled images."""
 
-    Attributes:
-        images: ``(n, channels, height, width)``, uint8 in 0..255 or float32 in [0, 1]. Private.
-        labels: ``(n,)`` int64 in 0..C-1. Private.
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # ``(n, channels, height, width)``, uint8 in 0..255 or float32 in [0, 1]. Private
+    labels: Tensor  # ``(n,)`` int64 in 0..C-1. Private
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -52,19 +47,12 @@ class Samples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A whole data set before it is divided among clients.
+    """A whole data set before it is divided among clients."""
 
-    Attributes:
-        name: registry name, for example ``fashion``.
-        samples: every image, the source's training and test parts merged in this order.
-        class_names: one name per class.
-        brought: in words, what was done to images so that all have one shape; empty where all are as stored.
-    """
-
-    name: str
-    samples: Samples
+    name: str  # registry name, for example ``fashion``
+    samples: Samples  # every image, the source's training and test parts merged in this order
     class_names: tuple[str, ...]
-    brought: str = ""
+    brought: str = ""  # in words, what was done to images so that all have one shape; empty where all are as stored
 
     @property
     def n_classes(self) -> int:
@@ -119,11 +107,8 @@ class FederatedData:
         return self.dataset.samples.subset(self.clients[client].test_index)
 
 
-CHUNK = 4096
-"""Images at a time, so that float copies of a large set never stand in memory at once."""
-
-CHUNK_BYTES = 256 << 20
-"""Bytes of such floats at most: fewer images at a time where they are large."""
+CHUNK = 4096  # images at a time, so that float copies of a large set never stand in memory at once
+CHUNK_BYTES = 256 << 20  # bytes of such floats at most: fewer images at a time where they are large
 
 
 def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
@@ -132,12 +117,6 @@ def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
         return np.arange(len(labels))
     kept = [np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels)]
     return np.sort(np.concatenate(kept)) if kept else np.arange(0)
-
-
-def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
-    """Return the data set with the first ``per_class`` images of each class, or fewer, in unchanged order."""
-    index = first_per_class(dataset.samples.labels.numpy(), per_class)
-    return dataset if len(index) == len(dataset.samples) else dataset.only(index)
 
 
 def resized(dataset: Dataset, side: int | None) -> Dataset:

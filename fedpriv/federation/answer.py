@@ -51,7 +51,7 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
     return tuple(item for item in about if all(options.get(name) == value for name, value in item.where.items()))
 
 
-def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:
+def answer_sentence(answers: Sequence[Answer], unanswered: str = "") -> str:
     """Return the attacks adapted to a defense, or why there are none, for a reader.
 
     >>> answer_sentence([Answer(("decoder",), ("prototype",), note="learns behind the defense")])
@@ -62,7 +62,7 @@ def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explaine
     if not answers:
         return f"{NOT_EVALUATED}: {unanswered}" if unanswered else NOT_EVALUATED
     if [answer.kinds for answer in answers] == [None] and not answers[0].attacks:
-        return ": ".join(["the attacks as they are", *([answers[0].explanation] if explained else [])])
+        return f"the attacks as they are: {answers[0].explanation}"
     parts = []
     for answer in sorted(answers, key=lambda answer: answer.kinds is None):
         if answer.kinds is None:
@@ -70,7 +70,7 @@ def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explaine
         else:
             part = f"{answer.words} on {_listed(answer.kinds, 'and')} uploads"
         part += f" where {_pairs(answer.where)}" if answer.where else ""
-        parts.append(f"{part}: {answer.explanation}" if explained and answer.explanation else part)
+        parts.append(f"{part}: {answer.explanation}" if answer.explanation else part)
     complete = any(answer.kinds is None for answer in answers)
     return "; ".join([*parts, *([] if complete else [unanswered or f"on others {NOT_EVALUATED}"])])
 

@@ -24,7 +24,11 @@ from fedpriv.util.files import tensor_file, write_all
 
 
 def is_captured(config: RunConfig, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> bool:
-    """True if a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
+    """True if a round's messages are stored, by the ``capture`` of its run.
+
+    ``auto`` stores rounds whose uploads are together at most 1 MiB, and the last; the last two where clients go on from
+    weights of their own that they upload. ``last`` and ``auto`` store those of ``keep`` too.
+    """
     if config.capture in ("all", "none"):
         return config.capture == "all"
     if round_ == config.rounds or round_ in config.keep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, fields, replace
+from dataclasses import Field, fields, replace
 from typing import Any
 
 from fedpriv.federation.method import Method, check_architectures
@@ -94,6 +94,4 @@ def communication(
     check_architectures(method, blueprints)
     parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = count(message_sizes(method, replace(facts, options=parsed)))
-    return {
-        kind: {f"{key}_per_round": value for key, value in asdict(current).items()} for kind, current in counts.items()
-    }
+    return {kind: {f"{key}_per_round": value for key, value in current.items()} for kind, current in counts.items()}

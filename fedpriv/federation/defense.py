@@ -22,8 +22,7 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(images (b, c, h, w), labels (b,)) -> scalar."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # (images (b, c, h, w), labels (b,)) -> scalar
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Work:
 Step = Callable[[Work, Tensor, Tensor], Tensor]
 """(work, images (b, c, h, w), labels (b,)) -> detached loss; adds the gradient of a batch to the parameters' ``.grad``."""
 
-GradientTransform = Callable[[Step], Step]
-"""Wraps the computation of a batch's gradient in local training."""
+GradientTransform = Callable[[Step], Step]  # wraps the computation of a batch's gradient in local training
 
 
 @dataclass(frozen=True)
@@ -210,11 +208,10 @@ class DefensePipeline:
 
     def upload(self, message: Message, sender: Sender, seed: int) -> Message:
         """Return the message that leaves a client instead of ``message`` under the run's seed; may be empty."""
-        known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
         for index, defense in enumerate(self.defenses):
             rng = generator(seed, "defense", index, sender.round, sender.client)
             client_rng = generator(seed, "defense", index, sender.client)
-            message = defense.upload(message, UploadContext(**known, rng=rng, client_rng=client_rng))
+            message = defense.upload(message, UploadContext(**vars(sender), rng=rng, client_rng=client_rng))
             if not message:
                 return ()
         return message

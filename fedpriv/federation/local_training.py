@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -118,7 +119,7 @@ def train(
     by default all of ``module``, which is put into training mode and decides whether single-image tails are joined.
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
-    trace.local_steps(batches)
+    trace.steps = tuple(batches)  # in place of those of training before
     noise = int(torch.randint(2**62, (1,), generator=rng))
     moved = tuple(module.parameters() if trained is None else trained)
     optimiser = Sgd(moved, training)
@@ -173,23 +174,13 @@ def represent_by(
     put(module, state, prefix)
     module.eval()
     weights = [v for k, v in state.items() if k.startswith(f"{prefix}.") and not k.startswith(f"{prefix}.head.")]
-    return _LAST_SEEN(module, images, weights)
+    return _represented(module, images, *weights)
 
 
-class _LastSeen:
-    """Representations of the last images by the last weights, while these are the very same objects."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[list[object], Tensor] | None = None
-
-    def __call__(self, module: SplitModel, images: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        key, kept = [module, images, *weights], self._kept
-        if kept is None or len(kept[0]) != len(key) or any(a is not b for a, b in zip(kept[0], key, strict=True)):
-            kept = self._kept = key, represent(module, images)
-        return kept[1]
-
-
-_LAST_SEEN = _LastSeen()
+@lru_cache(maxsize=1)  # modules and tensors are known by what they are, not by what they hold
+def _represented(module: SplitModel, images: Tensor, *weights: Tensor) -> Tensor:
+    """Return representations of images by a module that has these weights."""
+    return represent(module, images)
 
 
 @torch.no_grad()

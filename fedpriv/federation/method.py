@@ -22,8 +22,7 @@ from fedpriv.uploads.ledger import FederationSizes, Scalars
 from fedpriv.uploads.payloads import Message, PublicLoss
 from fedpriv.util.errors import UserError, shown
 
-Uploads = Sequence[tuple[int, Message]]
-"""(client, upload) of a round, by client number."""
+Uploads = Sequence[tuple[int, Message]]  # (client, upload) of a round, by client number
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,19 @@ class GuardedTraining(LocalTraining):
 class ClientSetup:
     """A client as no round changes it, and the recorder of one client step.
 
-    Attributes:
-        model: a scratch module of the blueprint, whose weights every function loads from the state first.
-        public: public images ``(p, c, h, w)`` in [0, 1] that everybody has before the first round, of methods that need
-            them; else None.
-        public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
-        trace: recorder of the images of local steps. Never read by a method.
+    Everybody has the public images before the first round; None where the method does not need them.
     """
 
     client: int  # its number, 0..K-1
     blueprint: Blueprint  # the architecture of its private model
-    model: SplitModel
+    model: SplitModel  # a scratch module of the blueprint, whose weights every function loads from the state first
     train: Samples  # its training samples, on the device it trains on
     training: LocalTraining
     options: Any  # an instance of ``Method.options``
     scratch: Callable[[Blueprint], SplitModel]  # architecture -> a scratch module of it
-    public: Tensor | None = field(default=None, compare=False, repr=False)
-    public_labels: Tensor | None = field(default=None, compare=False, repr=False)
-    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+    public: Tensor | None = field(default=None, compare=False, repr=False)  # images ``(p, c, h, w)`` in [0, 1]
+    public_labels: Tensor | None = field(default=None, compare=False, repr=False)  # their classes ``(p,)`` int64
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)  # of local steps; no method reads it
 
     @property
     def n_classes(self) -> int:
@@ -112,20 +106,12 @@ class Method:
 
     A round: the broadcast goes to the sampled clients; each runs ``client_step`` (which begins with ``apply_broadcast``)
     and uploads; ``server_step`` gives the next broadcast. Accuracy *after training* is that of the state from
-    ``client_step``, accuracy *after broadcast* that of ``apply_broadcast(state, next broadcast)``.
+    ``client_step``, accuracy *after broadcast* that of ``apply_broadcast(state, next broadcast)``; that of
+    ``extra_predictors`` is recorded beside it, and that of ``server_predict`` as ``server_model``.
 
     Attributes:
-        about: in one sentence; empty where the first of its module says it.
-        apply_broadcast: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
-        server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
-            next broadcast).
-        predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.
         sizes: (sizes of a federation, with options) -> scalars of a settled round that the payloads' declared shapes do not
             say; see :func:`fedpriv.federation.cost.message_sizes`.
-        extra_predictors: name -> way to predict from the private model (``model.*`` in the state) alone; its accuracy is
-            recorded beside the main one.
-        server_predict: (server setup, server state, images) -> scores of the server's own model; recorded as
-            ``server_model``.
         non_sgd_computation: options -> in words, what local training computes from images other than by SGD on a loss of
             one image; empty for nothing.
         public_loss: (options, round) -> the loss behind uploaded weights, as far as the protocol says it; by default the
@@ -139,24 +125,26 @@ class Method:
     broadcasts: tuple[str, ...]
     start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]  # server state and first broadcast
     init: Callable[[ClientSetup, torch.Generator], State]  # the first state; same architecture, same weights
-    apply_broadcast: Callable[[ClientSetup, State, Message], State]
+    apply_broadcast: Callable[[ClientSetup, State, Message], State]  # the very same state where nothing changes
     client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
-    server_step: Callable[[ServerSetup, State, Uploads, torch.Generator], tuple[State, Message]]
-    predict: Callable[[ClientSetup, State, Tensor], Tensor]
+    server_step: Callable[
+        [ServerSetup, State, Uploads, torch.Generator], tuple[State, Message]
+    ]  # with the next broadcast
+    predict: Predictor  # from images ``(n, c, h, w)`` in [0, 1] to scores ``(n, C)``, of which the largest wins
     check: Callable[[Plan], None] = lambda plan: None  # raises UserError for what the method cannot run
     homogeneous: bool = False  # all clients must share one architecture
     needs_public: bool = False  # clients get public images
     needs_public_labels: bool = False  # and their classes
     sizes: Callable[[FederationSizes], Scalars] = lambda facts: {}
-    extra_predictors: Mapping[str, Predictor] = field(default_factory=dict)
-    server_predict: Callable[[ServerSetup, State, Tensor], Tensor] | None = None
+    extra_predictors: Mapping[str, Predictor] = field(default_factory=dict)  # by name, from the private model alone
+    server_predict: Callable[[ServerSetup, State, Tensor], Tensor] | None = None  # by a model of the server's own
     accepted_substitutes: tuple[str, ...] = ()  # kinds of payload that the server takes in place of its own
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture  # the architecture whose weights travel
     linear_aggregation: bool = False  # the server needs only weighted means of a round's uploads
     local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
     non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = lambda options, round_: PublicLoss()
-    about: str = ""
+    about: str = ""  # in one sentence; empty where the first of its module says it
 
 
 def check_architectures(method: Method, blueprints: Sequence[Blueprint]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,6 @@ from fedpriv.util.compute import require
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError, blaming, shown
 from fedpriv.util.seeds import generator
-
-
-class ModelCache:
-    """Scratch modules, one per architecture, reused for every client that has it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._modules: dict[Blueprint, SplitModel] = {}
-
-    def __call__(self, blueprint: Blueprint) -> SplitModel:
-        """Return the module of an architecture with arbitrary weights."""
-        if blueprint not in self._modules:
-            # Convolutions are about a quarter faster on a CPU in this memory layout.
-            model = build_model(blueprint, 0).to(self.device).to(memory_format=torch.channels_last)
-            self._modules[blueprint] = model
-        return self._modules[blueprint]
 
 
 @dataclass(frozen=True)
@@ -126,17 +111,22 @@ def prepare(
         )
         for k in range(config.clients)
     )
-    cache = ModelCache(device)
+
+    @cache
+    def scratch(blueprint: Blueprint) -> SplitModel:
+        # Convolutions are about a quarter faster on a CPU in this memory layout.
+        return build_model(blueprint, 0).to(device).to(memory_format=torch.channels_last)
+
     shared = None if public is None or not method.needs_public else public.to(device)
     setups = tuple(
         ClientSetup(
             client=k,
             blueprint=blueprint,
-            model=cache(blueprint),
+            model=scratch(blueprint),
             train=Samples(as_unit(data.train(k).images), data.train(k).labels).to(device),
             training=config.training,
             options=options,
-            scratch=cache,
+            scratch=scratch,
             public=None if shared is None else shared.images,
             public_labels=shared.labels if shared is not None and method.needs_public_labels else None,
         )
@@ -147,14 +137,13 @@ def prepare(
     pipeline.check(plan)
     guards = pipeline.guards(plan)
     if guards:
-        plain_training = {spec.name: getattr(config.training, spec.name) for spec in fields(config.training)}
-        training = GuardedTraining(**plain_training, guards=guards, poisson=pipeline.poisson())
+        training = GuardedTraining(**vars(config.training), guards=guards, poisson=pipeline.poisson())
         setups = tuple(replace(setup, training=training) for setup in setups)
     server = ServerSetup(
         n_clients=config.clients,
         blueprint=blueprints[0],
         options=options,
-        scratch=cache,
+        scratch=scratch,
         device=device,
         public=None if public is None else public.images.to(device),
         rounds=config.rounds,

@@ -16,13 +16,7 @@ from fedpriv.federation.method import Uploads
 from fedpriv.federation.prepared import Federation, init_rng, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, StateStore, Trace, message_on, on_device
-from fedpriv.federation.summary import (
-    Counts,
-    ReachedAccuracy,
-    RoundAccuracy,
-    RoundLine,
-    RunSummary,
-)
+from fedpriv.federation.summary import Counts, ReachedAccuracy, RoundAccuracy, RoundLine, RunSummary
 from fedpriv.uploads.ledger import count, entries
 from fedpriv.uploads.payload import all_finite
 from fedpriv.uploads.payloads import Message
@@ -30,8 +24,6 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import PARTIAL
 from fedpriv.util.seeds import generator
-
-# ---------------------------------------------------------------- a client's part
 
 
 @dataclass(frozen=True)
@@ -112,18 +104,6 @@ class _Jobs(Sequence[ClientJob]):
         return ClientJob(self.round, client, self.states[client], self.broadcast)
 
 
-# ---------------------------------------------------------------- rounds
-
-
-@dataclass(frozen=True)
-class _Standing:
-    """A federation between two rounds, but for its clients' states."""
-
-    done: int  # rounds that are done
-    server: State  # the server's state
-    broadcast: Message  # to the next round's clients
-
-
 def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
     """Run a federation from wherever its directory stands to the end; return the summary, which is also written there.
 
@@ -131,11 +111,11 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     """
     config, device = federation.config, federation.server.device
     standing = _standing(federation, directory)
-    files = directory.state_paths(standing.done) if standing.done else ()
-    tell = _teller(federation, standing.done, report)
+    files = directory.state_paths(standing.round) if standing.round else ()
+    tell = _teller(federation, standing.round, report)
     with tempfile.TemporaryDirectory(PARTIAL, ".states.", directory.path) as folder:
         states = StateStore(files, config.clients, federation.initial_state, device, Path(folder))
-        for round_ in range(standing.done + 1, config.rounds + 1):
+        for round_ in range(standing.round + 1, config.rounds + 1):
             began = time.perf_counter()
             jobs = _Jobs(round_, federation.participants(round_), states, standing.broadcast)
             uploads, traces = _answers(federation, engine, jobs, states, tell)
@@ -148,8 +128,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
             _write(federation, directory, standing.broadcast, ended, uploads, traces, counts, seconds)
             if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
-                checkpoint = Checkpoint(round_, ended.server, ended.broadcast)
-                directory.save_checkpoint(checkpoint, [states.file(k) for k in range(config.clients)], config.keep)
+                directory.save_checkpoint(ended, [states.file(k) for k in range(config.clients)], config.keep)
                 states.checkpointed(directory.state_paths(round_))
             standing = ended
     summary = _summary(federation, directory)
@@ -191,27 +170,27 @@ def _answers(
     return uploads, traces
 
 
-def _served(federation: Federation, before: _Standing, uploads: Uploads) -> _Standing:
+def _served(federation: Federation, before: Checkpoint, uploads: Uploads) -> Checkpoint:
     """Return the standing after the server's step; without uploads the server says what it said before."""
     server, broadcast = before.server, before.broadcast
     if uploads or not federation.pipeline.defenses:
-        rng = generator(federation.config.seed, "server-step", before.done + 1)
+        rng = generator(federation.config.seed, "server-step", before.round + 1)
         server, broadcast = federation.method.server_step(federation.server, server, uploads, rng)
-    return _Standing(before.done + 1, server, broadcast)
+    return Checkpoint(before.round + 1, server, broadcast)
 
 
 def _write(
     federation: Federation,
     directory: RunDirectory,
     broadcast: Message,
-    ended: _Standing,
+    ended: Checkpoint,
     uploads: Uploads,
     traces: Mapping[int, Trace],
     counts: Counts,
     seconds: Mapping[str, float],
 ) -> None:
     """Store the messages of a round where that is asked for, and note its lines."""
-    config, round_ = federation.config, ended.done
+    config, round_ = federation.config, ended.round
     if is_captured(config, round_, broadcast, uploads):
         capture(directory, round_, broadcast, uploads, traces)
     wire = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
@@ -233,19 +212,16 @@ def _write(
     )
 
 
-def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
+def _standing(federation: Federation, directory: RunDirectory) -> Checkpoint:
     """Return the standing at the newest checkpoint, with everything beyond it cut off; at first the server's start."""
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut(newest or 0)
     if newest is None:
-        return _Standing(0, *federation.method.start(federation.server, init_rng(config)))
+        return Checkpoint(0, *federation.method.start(federation.server, init_rng(config)))
     checkpoint = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
-    return _Standing(newest, on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast))
-
-
-# ---------------------------------------------------------------- evaluation
+    return Checkpoint(newest, on_device(device, checkpoint.server), message_on(device, checkpoint.broadcast))
 
 
 def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
@@ -259,8 +235,8 @@ def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
 def _counts(
     federation: Federation,
     states: StateStore,
-    before: _Standing,
-    ended: _Standing,
+    before: Checkpoint,
+    ended: Checkpoint,
     tell: Callable[[int, str], None],
 ) -> Counts:
     """Return ``[correct, total]`` of every client after training, and after the next broadcast.
@@ -281,7 +257,7 @@ def _counts(
             received = trained if same else _correct(predict(setup, updated, test.images), test.labels)
             counts[f"after_training{way}"].append(trained)
             counts[f"after_broadcast{way}"].append(received)
-        tell(1, f"round {ended.done}, client {setup.client} evaluated")
+        tell(1, f"round {ended.round}, client {setup.client} evaluated")
     if method.server_predict is not None:
         for when, state in (("after_training", before.server), ("after_broadcast", ended.server)):
             scores = [method.server_predict(federation.server, state, test.images) for _, test in clients]
@@ -292,9 +268,6 @@ def _counts(
 
 def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
-
-
-# ---------------------------------------------------------------- summary
 
 
 def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:

@@ -30,22 +30,11 @@ from pydantic import ValidationError
 
 from fedpriv.datasets.partition import PartitionOptions
 from fedpriv.federation.summary import RoundLine, RunSummary
+from fedpriv.util import files
 from fedpriv.util.config import Record, first_fault, parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import command_line
-from fedpriv.util.files import (
-    append_lines,
-    check_present,
-    checked,
-    mark,
-    placing,
-    read_json,
-    read_lines,
-    remove,
-    write_json,
-    write_text,
-)
-from fedpriv.util.folders import occupied, telling_name
+from fedpriv.util.folders import telling_name
 from fedpriv.util.registry import code_flags
 
 if TYPE_CHECKING:
@@ -54,9 +43,7 @@ if TYPE_CHECKING:
     from fedpriv.uploads.payload import Message
 
 FORMAT = 7
-SERVER = "server.safetensors"
-"""Of a checkpoint, written last: it is whole."""
-
+SERVER = "server.safetensors"  # of a checkpoint, written last: it is whole
 AUTO_CAPTURE_BYTES = 1 << 20
 
 R = TypeVar("R", bound=Record)
@@ -80,33 +67,21 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A client's local training: plain SGD, as the reference libraries do.
-
-    Attributes:
-        drop_last: leave out the tail batch, as the reference libraries do.
-        shuffle: draw a new order every epoch; HtFLlib keeps the stored order.
-        max_steps: stop a round after this many steps; None for no limit.
-    """
+    """A client's local training: plain SGD, as the reference libraries do."""
 
     learning_rate: Annotated[float, Gt(0)] = 0.01
     batch_size: Annotated[int, Ge(1)] = 10
     epochs: Annotated[int, Ge(1)] = 1  # passes over the local data in a round
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     weight_decay: Annotated[float, Ge(0)] = 0.0  # L2 penalty
-    drop_last: bool = False
-    shuffle: bool = True
-    max_steps: Annotated[int, Ge(1)] | None = None
+    drop_last: bool = False  # leave out the tail batch, as the reference libraries do
+    shuffle: bool = True  # draw a new order every epoch; HtFLlib keeps the stored order
+    max_steps: Annotated[int, Ge(1)] | None = None  # stop a round after this many steps; None for no limit
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that determines a run.
-
-    Attributes:
-        capture: rounds whose messages are stored: ``all``, ``last``, ``none``, or ``auto``: all whose uploads are together
-            at most 1 MiB, and the last; the last two where clients go on from weights of their own that they upload.
-            ``last`` and ``auto`` store those of ``keep`` too.
-    """
+    """Everything that determines a run."""
 
     method: str = "fedre"  # a name of ``fedpriv.methods.METHODS``
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own options
@@ -123,12 +98,12 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc", "none"] = "ap"  # representation mapping to that width; none: each model's own
     training: LocalTraining = field(default_factory=LocalTraining)  # local training
     public: Annotated[int, Ge(0)] = 0  # images set aside as public data before the rest is divided
-    auxiliary: Annotated[float, Ge(0), Lt(1)] = (
-        0.5  # share of every class that no client holds; half the attacker's own
-    )
+    auxiliary: Annotated[float, Ge(0), Lt(1)] = 0.5  # share of every class that no client holds; half is the attacker's
     seed: Annotated[int, Ge(0)] = 0  # of every random draw
     division_seed: Annotated[int, Ge(0)] | None = None  # of who holds which images; None for ``seed``
-    capture: Literal["all", "last", "none", "auto"] = "auto"
+    capture: Literal["all", "last", "none", "auto"] = (
+        "auto"  # rounds whose messages are stored, as ``is_captured`` has it
+    )
     checkpoint_every: Annotated[int, Ge(1)] = 1  # rounds between checkpoints
     evaluate_every: Annotated[int, Ge(1)] = 1  # rounds between evaluations; the last is evaluated too
     keep: tuple[int, ...] = ()  # rounds whose checkpoints stay for good, beside the newest
@@ -145,11 +120,11 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A federation after a round but for its clients' states: server state and next broadcast."""
+    """A federation between two rounds, but for its clients' states."""
 
-    round: int
-    server: State
-    broadcast: Message
+    round: int  # the last that is done; 0 before the first
+    server: State  # the server's state
+    broadcast: Message  # to the next round's clients
 
 
 class RunDirectory:
@@ -160,11 +135,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
-        """Make a new run directory."""
-        if (path.exists() and not path.is_dir()) or occupied(path):
-            raise UserError(f"{path}: already exists; choose another out, or force to replace it")
-        mark(path, "run")
-        write_json(path / "config.json", {"format": FORMAT, **plain(config)})
+        """Make a new run directory in a folder that is free."""
+        files.mark(path, "run")
+        files.write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
 
     @classmethod
@@ -175,7 +148,7 @@ class RunDirectory:
             raise UserError(f"{path}: no such run directory; make one with: {command_line('train', '--out', path)}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
-        check_present(path)
+        files.check_present(path)
         _ = run.config
         return run
 
@@ -183,7 +156,7 @@ class RunDirectory:
     def config(self) -> RunConfig:
         """The run's configuration."""
         path = self.path / "config.json"
-        values = read_json(path)
+        values = files.read_json(path)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             result = values.get("format") if isinstance(values, dict) else values
             raise UserError(
@@ -208,14 +181,14 @@ class RunDirectory:
 
     def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
         """Append lines to ``name.jsonl``, by name."""
-        append_lines({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
+        files.append_lines({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
         path = self.path / f"{name}.jsonl"
         if self.complete and not path.is_file():
             raise UserError(f"{path}: missing, though the run is complete; train the run again")
-        return read_lines(path)
+        return files.read_lines(path)
 
     def cut(self, last_round: int) -> None:
         """Remove every line and stored message beyond a round."""
@@ -223,11 +196,11 @@ class RunDirectory:
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
-                write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+                files.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
         for folder in ("uploads", "broadcasts", "truth"):
             for path in (self.path / folder).glob("round-*"):
                 if int(path.stem.removeprefix("round-")) > last_round:
-                    remove(path)
+                    files.remove(path)
 
     def ledger(self) -> list[Entry]:
         """Return every entry of the ledger."""
@@ -247,11 +220,11 @@ class RunDirectory:
     def summary(self) -> RunSummary:
         """The run's summary."""
         path = self.path / "summary.json"
-        return _checked(RunSummary, read_json(path), str(path))
+        return _checked(RunSummary, files.read_json(path), str(path))
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, which marks the run complete."""
-        write_json(self.path / "summary.json", summary.model_dump(mode="json"))
+        files.write_json(self.path / "summary.json", summary.model_dump(mode="json"))
 
     def upload_path(self, round_: int, client: int) -> Path:
         """Return the file of an upload."""
@@ -306,11 +279,11 @@ class RunDirectory:
         folder = self.checkpoint_path(checkpoint.round)
         broadcast, server = folder / "broadcast.safetensors", folder / SERVER
         clients = self.state_paths(checkpoint.round)
-        remove(folder)
-        with placing([broadcast, *clients, server]) as temporary:
+        files.remove(folder)
+        with files.placing([broadcast, *clients, server]) as temporary:
             temporary[broadcast].write_bytes(message_bytes(checkpoint.broadcast, {"round": checkpoint.round + 1}))
             for state, path in zip(states, clients, strict=True):
-                shutil.copyfile(checked(state), temporary[path])
+                shutil.copyfile(files.checked(state), temporary[path])
             save_state(temporary[server], checkpoint.server)
         self.drop_checkpoints(keep)
 
@@ -319,8 +292,8 @@ class RunDirectory:
         whole = self.checkpointed_rounds()
         kept = {self.checkpoint_path(round_) for round_ in whole if round_ == whole[-1] or round_ in keep}
         for folder in set((self.path / "checkpoints").glob("round-*")) - kept:
-            remove(folder / SERVER)
-            remove(folder)
+            files.remove(folder / SERVER)
+            files.remove(folder)
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
         """Read a checkpoint back."""
@@ -328,9 +301,6 @@ class RunDirectory:
         from fedpriv.uploads.messages import load_message
 
         folder = self.checkpoint_path(round_)
-        if not folder.is_dir():
-            there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
-            raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
         return Checkpoint(round_, load_state(folder / SERVER), load_message(folder / "broadcast.safetensors")[0])
 
     def client_state(self, round_: int, client: int) -> State:

@@ -16,11 +16,8 @@ from fedpriv.uploads.payload import Message
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import naming, tensor_file
 
-State = dict[str, Tensor]
-"""Private tensors of a client or of the server, by name. Never uploaded as such."""
-
-Outcome = tuple[State, Message]
-"""Of a step: the state after it, and the message that it sends."""
+State = dict[str, Tensor]  # private tensors of a client or of the server, by name. Never uploaded as such
+Outcome = tuple[State, Message]  # of a step: the state after it, and the message that it sends
 
 
 def take(module: nn.Module, prefix: str) -> State:
@@ -142,18 +139,11 @@ class StateStore(Sequence[State]):
 class Trace:
     """A recorder for one client step and for the defenses of its upload: the truth that attacks are scored against.
 
-    Attributes:
-        steps: the batches, in order, of the training that made what is uploaded: int64 indices into the client's training
-            set. A random batch may be empty. None where nothing was noted.
-        weights: ``(n,)`` float32, the weight of every training image in the entangled upload; None where there is none.
+    ``steps`` are the batches, in order, of the training that made what is uploaded. A random batch may be empty.
     """
 
-    steps: tuple[Tensor, ...] | None = None
-    weights: Tensor | None = None
-
-    def local_steps(self, batches: Sequence[Tensor]) -> None:
-        """Note the batches of local training, one tensor a step, in place of those of training before."""
-        self.steps = tuple(batches)
+    steps: tuple[Tensor, ...] | None = None  # int64 places in the client's training set; None where nothing was noted
+    weights: Tensor | None = None  # ``(n,)`` float32, of the training images in an entangled upload; None for no such
 
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -61,7 +60,7 @@ class RecordingGrid:
         from flwr.serverapp import Grid
 
         Grid.register(type(self))
-        self._inner, self._recorder, self._lock = inner, recorder, threading.RLock()
+        self._inner, self._recorder = inner, recorder
         self._pending: dict[str, _Place] = {}
         self._counted, self._answered = 0, True
 
@@ -74,7 +73,7 @@ class RecordingGrid:
         places = self._show_sent(sent)
         replies = _listed(self._inner.send_and_receive(sent, timeout=timeout))
         if not self._recorder.stopped:
-            with self._recorder.guarded(), self._lock:
+            with self._recorder.guarded():
                 by_node = {
                     message.metadata.dst_node_id: position for message, position in zip(sent, places, strict=True)
                 }
@@ -89,7 +88,7 @@ class RecordingGrid:
         places = self._show_sent(sent)
         names = _listed(self._inner.push_messages(sent))
         if not self._recorder.stopped:
-            with self._recorder.guarded(), self._lock:
+            with self._recorder.guarded():
                 self._pending |= zip(names, places, strict=True)
         return names
 
@@ -97,7 +96,7 @@ class RecordingGrid:
         """Return the answers to some messages that are there, as the grid behind does."""
         replies = _listed(self._inner.pull_messages(list(message_ids)))
         if not self._recorder.stopped:
-            with self._recorder.guarded(), self._lock:
+            with self._recorder.guarded():
                 for reply in replies:
                     position = self._pending.pop(reply.metadata.reply_to_message_id, None)
                     self._show_reply(reply, position)
@@ -106,7 +105,7 @@ class RecordingGrid:
 
     def end(self) -> None:
         """Note the clients that were asked and never answered, and let go of the recorded run."""
-        with self._recorder.guarded(), self._lock:
+        with self._recorder.guarded():
             self._settle(self._pending.values())
         self._recorder.close()
 
@@ -119,7 +118,7 @@ class RecordingGrid:
         places: list[_Place] = []
         if self._recorder.stopped:
             return places
-        with self._recorder.guarded(), self._lock:
+        with self._recorder.guarded():
             groups: dict[tuple[Any, ...], list[Any]] = {}
             for message in messages:
                 places.append(self._place(message))

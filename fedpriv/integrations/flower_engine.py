@@ -18,7 +18,6 @@ from contextvars import copy_context
 from queue import Queue
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +33,7 @@ from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.registry import exported
 
 PAUSE: Final = 0.1  # seconds between looks for answers, and for nodes
-LINGERS: Final = 60.0
-"""Seconds that a message outlives its time, so that it is the engine that tells which client was late."""
+LINGERS: Final = 60.0  # seconds that a message outlives its time, so that the engine tells which client was late
 ENDS_IN: Final = 60.0  # seconds that a simulation is given to end by itself
 
 OFF: Final = {
@@ -114,19 +112,15 @@ class FlowerEngine:
         replies = list(self._grid.pull_messages([*numbers]))
         for reply in replies:
             client = numbers.pop(reply.metadata.reply_to_message_id)
-            results[client] = _result(reply, client, device)
+            if reply.has_error():
+                why = short_line(str(reply.error.reason or f"Flower's error {reply.error.code}"))
+                raise WorkError(f"client {client} failed: {why}")
+            results[client] = read_result(reply.content, client, device)
         return bool(replies)
 
     def _refuse_fault(self) -> None:
         if fault := self._fault():
             raise WorkError(fault)
-
-
-def _result(reply: Any, client: int, device: torch.device) -> ClientResult:
-    if reply.has_error():
-        why = short_line(str(reply.error.reason or f"Flower's error {reply.error.code}"))
-        raise WorkError(f"client {client} failed: {why}")
-    return read_result(reply.content, client, device)
 
 
 _STATE, _BROADCAST, _UPLOAD, _TRACE, _ABOUT = "private-state", "broadcast", "upload", "private-trace", "about"
@@ -187,11 +181,7 @@ def _records(about: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor
 
 
 def _read(records: Any, name: str) -> dict[str, Tensor]:
-    arrays = {key: array.numpy() for key, array in records[name].items()}
-    return {
-        key: from_array(f"record {name!r}: {key!r}", np.ascontiguousarray(value).reshape(value.shape))
-        for key, value in arrays.items()
-    }
+    return {key: from_array(f"record {name!r}: {key!r}", array.numpy()) for key, array in records[name].items()}
 
 
 @contextmanager

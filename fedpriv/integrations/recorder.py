@@ -245,4 +245,4 @@ def _plain(array: Any) -> Tensor:
         raise UserError(f"expected a NumPy array or a tensor, got {type(array).__name__}")
     if tensor.dtype not in STORED:
         raise UserError(f"an array of {tensor.dtype}, which is not kept")
-    return check_plain("array", tensor)
+    return tensor

@@ -34,8 +34,7 @@ from fedpriv.models.build import build_model
 from fedpriv.uploads.payloads import Message, Model, PublicLoss, get_payload
 from fedpriv.util.errors import UserError
 
-SHARES = "ala"
-"""Prefix of W in a client's state; there is none before the first time."""
+SHARES = "ala"  # prefix of W in a client's state; there is none before the first time
 LOSSES_COMPARED = 10
 
 

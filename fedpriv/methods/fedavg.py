@@ -20,9 +20,8 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, Method
-from fedpriv.federation.states import Outcome, State, parameters, put, take
+from fedpriv.federation.states import Outcome, State
 from fedpriv.methods import weights
 from fedpriv.methods.weights import Kind
 from fedpriv.uploads.payloads import Classifier, Message, Model, PublicLoss
@@ -38,16 +37,15 @@ class FedProxOptions:
 def proximal_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
     model, mu = setup.model, float(setup.options.mu)
-    put(model, weights.receive(Model, setup, state, broadcast), "model")
-    anchors = list(parameters(model).values())
+    state = weights.receive(Model, setup, state, broadcast)
+    anchors = [state[f"model.{name}"] for name, _ in model.named_parameters()]
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         pairs = zip(model.parameters(), anchors, strict=True)
         distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
         return cross_entropy(model(images), labels) + mu / 2 * distance
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
-    return take(model, "model"), weights.weighed(Model, setup)
+    return weights.trained_model(setup, state, loss, rng), weights.weighed(Model, setup)
 
 
 def averaging(kind: Kind, **changes: Any) -> Method:

@@ -26,7 +26,6 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
 
-from fedpriv.federation.local_training import train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, outer, parameters, put, take
 from fedpriv.methods import fedavg, weights
@@ -114,7 +113,6 @@ def client_step(kind: Kind, setup: ClientSetup, state: State, broadcast: Message
     first time the label histogram.
     """
     model, weight = setup.model, float(setup.options.weight)
-    put(model, weights.receive(kind, setup, state, broadcast), "model")
     sent, generator = find_payload(broadcast, Generator), None
     if sent is not None:
         generator = make_generator(setup, 0, setup.train.labels.device)
@@ -130,11 +128,11 @@ def client_step(kind: Kind, setup: ClientSetup, state: State, broadcast: Message
             features = generator(classes)
         return value + weight * cross_entropy(model.head(features), classes)
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
+    trained = weights.trained_model(setup, weights.receive(kind, setup, state, broadcast), loss, rng)
     upload = weights.weighed(kind, setup)
     if not state[REPORTED]:
         upload = (*upload, LabelCounts(torch.bincount(setup.train.labels, minlength=setup.n_classes)))
-    return take(model, "model") | {REPORTED: torch.ones_like(state[REPORTED])}, upload
+    return trained | {REPORTED: torch.ones_like(state[REPORTED])}, upload
 
 
 def start(kind: Kind, setup: ServerSetup, rng: torch.Generator) -> Outcome:

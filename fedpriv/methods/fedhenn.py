@@ -35,9 +35,9 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.matrices import KernelName, alignment, kernel, procrustes_distance
 from fedpriv.federation.defense import Loss
-from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.local_training import classification_loss
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import Outcome, State, inner, outer, parameters, put, take
+from fedpriv.federation.states import Outcome, State, inner, on_device, outer, parameters, put
 from fedpriv.methods import fedavg, weights
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -178,12 +178,6 @@ ROUND, IMAGES = "round", "images"
 FIRST = {ROUND: torch.tensor([1])}
 
 
-def trained(setup: ClientSetup, loss: Loss, rng: torch.Generator) -> State:
-    """Train ``setup.model``; return its state."""
-    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
-    return take(setup.model, "model")
-
-
 def prefix(client: int) -> str:
     """Return the name of a client's weights in the server's state."""
     return f"client-{client:03d}"
@@ -194,8 +188,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     seed = weights.draw_seed(rng)
     state: State = dict(FIRST)
     for client, blueprint in enumerate(setup.blueprints):
-        initial = parameters(build_model(blueprint, seed))
-        state |= outer({name: value.to(setup.device) for name, value in initial.items()}, prefix(client))
+        state |= outer(on_device(setup.device, parameters(build_model(blueprint, seed))), prefix(client))
     return state, broadcast(setup, state, rng)
 
 
@@ -229,10 +222,9 @@ def mean(kernels: Iterable[Tensor]) -> Tensor:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by cross-entropy and alignment; upload the whole model."""
-    put(setup.model, state, "model")
     images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
-    state = trained(setup, aligned_loss(setup, broadcast, images, reference, rng), rng)
-    return state, (Model(parameters(setup.model)),)
+    loss = aligned_loss(setup, broadcast, images, reference, rng)
+    return weights.trained_model(setup, state, loss, rng), (Model(parameters(setup.model)),)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
@@ -267,12 +259,12 @@ def start_averaging(setup: ServerSetup, rng: torch.Generator) -> Outcome:
 
 def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train the global model by cross-entropy and alignment with where it came from; upload it."""
-    images = get_payload(broadcast, PublicImages).images
-    put(setup.model, weights.receive(Model, setup, state, broadcast), "model")
+    images, state = get_payload(broadcast, PublicImages).images, weights.receive(Model, setup, state, broadcast)
+    put(setup.model, state, "model")
     with torch.no_grad():
         reference = public_kernel(setup.model, images, setup.options)
-    state = trained(setup, aligned_loss(setup, broadcast, images, reference, rng), rng)
-    return state, weights.weighed(Model, setup)
+    loss = aligned_loss(setup, broadcast, images, reference, rng)
+    return weights.trained_model(setup, state, loss, rng), weights.weighed(Model, setup)
 
 
 def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:
@@ -309,12 +301,11 @@ def start_kernels(setup: ServerSetup, rng: torch.Generator) -> Outcome:
 def train_and_compare(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by cross-entropy and alignment; upload the kernel of the new public images."""
     images, reference = get_payload(broadcast, PublicImages).images, find_payload(broadcast, Kernel)
-    put(setup.model, state, "model")
     known = 0 if reference is None else len(reference.matrix)
     loss = classification_loss(setup.model)
     if reference is not None:
         loss = aligned_loss(setup, broadcast, images[:known], reference.matrix, rng)
-    state = trained(setup, loss, rng)
+    state = weights.trained_model(setup, state, loss, rng)
     with torch.no_grad():
         matrix = public_kernel(setup.model, images[known:], setup.options)
     return state, (Kernel(matrix),)

@@ -44,8 +44,7 @@ from fedpriv.uploads.payloads import Message, PublicLogits, PublicSamples, find_
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-ASKED = "asked"
-"""Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""
+ASKED = "asked"  # entry of the server's state: the samples ``(n,)`` that the last broadcast asked about
 
 
 def ask(setup: ServerSetup, rng: torch.Generator) -> Outcome:
@@ -121,8 +120,7 @@ def sizes(facts: FederationSizes) -> Scalars:
     }
 
 
-READY = "ready"
-"""Entry of a client's state: whether its transfer learning is done."""
+READY = "ready"  # entry of a client's state: whether its transfer learning is done
 
 
 @dataclass(frozen=True)
@@ -166,8 +164,7 @@ def average_scores(setup: ServerSetup, state: State, uploads: Uploads, rng: torc
     return state, (*requested, consensus)
 
 
-SERVER = "server"
-"""Prefix of the server's model in its state."""
+SERVER = "server"  # prefix of the server's model in its state
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedpriv.federation.local_training import class_means, classify, classify_by, represent_by, train
+from fedpriv.federation.local_training import class_means, classify, classify_by, represent_by
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import Outcome, State, put, take
+from fedpriv.federation.states import Outcome, State, on_device, parameters
 from fedpriv.methods import weights
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.ledger import FederationSizes, Scalars
@@ -111,7 +111,6 @@ def train_towards_prototypes(setup: ClientSetup, state: State, broadcast: Messag
     """Train by cross-entropy + lambda * mean squared distance to the class's global prototype; upload prototypes."""
     state, model = PROTOTYPES.receive(setup, state, broadcast), setup.model
     anchors, known, weight = state[FEATURES], state[KNOWN], float(setup.options.weight)
-    put(model, state, "model")
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         features = model.represent(images)
@@ -119,9 +118,8 @@ def train_towards_prototypes(setup: ClientSetup, state: State, broadcast: Messag
         distance = (features - anchors[labels]).square().mean(1) * known[labels]
         return cross_entropy(model.head(features), labels) + weight * distance.mean()
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
     counted = getattr(setup.options, "averaging", "uniform") == "counts"
-    return state | take(model, "model"), (weights.prototypes(setup, counted),)
+    return state | weights.trained_model(setup, state, loss, rng), (weights.prototypes(setup, counted),)
 
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
@@ -171,10 +169,9 @@ def start_generator(setup: ServerSetup, rng: torch.Generator) -> Outcome:
     """Build the generator; the first broadcast is empty, so that nobody trains towards random prototypes."""
     classes, width = setup.blueprint.n_classes, setup.blueprint.width
     with global_seed(weights.draw_seed(rng)), torch.device("cpu"):
-        layers = {"embedding": nn.Embedding(classes, width), "first": nn.Linear(width, width)}
-        layers["second"] = nn.Linear(width, width)
-    state = {key: value for name, layer in layers.items() for key, value in take(layer, name).items()}
-    return {key: value.to(setup.device) for key, value in state.items()}, ()
+        embedding, first, second = nn.Embedding(classes, width), nn.Linear(width, width), nn.Linear(width, width)
+    layers = nn.ModuleDict({"embedding": embedding, "first": first, "second": second})
+    return on_device(setup.device, parameters(layers)), ()
 
 
 def generate(state: State) -> Tensor:
@@ -225,7 +222,6 @@ class FdOptions:
 def train_towards_outputs(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
     """Train by cross-entropy and distillation; upload the mean output of each class."""
     state, model = OUTPUTS.receive(setup, state, broadcast), setup.model
-    put(model, state, "model")
     values, known = state[OUTPUTS.values], state[OUTPUTS.known]
     distil = bool(known.any())
 
@@ -237,9 +233,9 @@ def train_towards_outputs(setup: ClientSetup, state: State, broadcast: Message, 
             value = value + setup.options.weight * cross_entropy(logits, wanted)
         return value
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
+    state = state | weights.trained_model(setup, state, loss, rng)
     means, classes, _ = class_means(classify(model, setup.train.images).softmax(1), setup.train.labels)
-    return state | take(model, "model"), (ClassLogits(means, classes),)
+    return state, (ClassLogits(means, classes),)
 
 
 METHOD = replace(

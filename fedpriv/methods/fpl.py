@@ -25,9 +25,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from fedpriv.federation.local_training import class_means, train
+from fedpriv.federation.local_training import class_means
 from fedpriv.federation.method import ClientSetup, ServerSetup, Uploads
-from fedpriv.federation.states import Outcome, State, put, take
+from fedpriv.federation.states import Outcome, State
 from fedpriv.methods import fedproto, weights
 from fedpriv.uploads.payloads import Message, Prototypes, find_payload, get_payload
 
@@ -83,7 +83,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     if len(classes):
         means, present, _ = class_means(clusters, classes)
         anchors[present] = means
-    put(model, state, "model")
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         features = model.represent(images)
@@ -96,8 +95,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         extra = extra + options.contrast * contrastive_terms(some, targets, clusters, classes, options.temperature)
         return value + extra.sum() / len(labels)
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace)
-    return state | take(model, "model"), (weights.prototypes(setup),)
+    return state | weights.trained_model(setup, state, loss, rng), (weights.prototypes(setup),)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> Outcome:

@@ -15,6 +15,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import class_means, classification_loss, classify_by, represent, train
 from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, Uploads
 from fedpriv.federation.states import Outcome, State, outer, parameters, put, take, weighted_mean
@@ -59,11 +60,16 @@ def receive(kind: Kind, setup: ClientSetup, state: State, broadcast: Message) ->
     return state | outer(weights, "model.head" if kind is Classifier else "model")
 
 
+def trained_model(setup: ClientSetup, state: State, loss: Loss, rng: torch.Generator) -> State:
+    """Train the client's model from the weights of a state; leaves the result in ``setup.model`` too."""
+    put(setup.model, state, "model")
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
+    return take(setup.model, "model")
+
+
 def train_locally(kind: Kind, setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Receive, and train the whole model by cross-entropy; leaves the result in ``setup.model`` too."""
-    put(setup.model, receive(kind, setup, state, broadcast), "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
-    return take(setup.model, "model")
+    return trained_model(setup, receive(kind, setup, state, broadcast), classification_loss(setup.model), rng)
 
 
 def sample_count(setup: ClientSetup) -> SampleCount:
@@ -100,17 +106,11 @@ def average(kind: Kind, setup: ServerSetup, state: State, uploads: Uploads, rng:
 
 @dataclass(frozen=True)
 class ServerTraining:
-    """The server's training on a round's uploads: plain SGD, started afresh every round.
-
-    Attributes:
-        learning_rate: step size.
-        batch_size: uploaded rows, or samples, a step.
-        epochs: passes over them.
-    """
+    """The server's training on a round's uploads: plain SGD, started afresh every round."""
 
     learning_rate: Annotated[float, Gt(0)] = 0.01
-    batch_size: Annotated[int, Ge(1)] = 10
-    epochs: Annotated[int, Ge(1)] = 1
+    batch_size: Annotated[int, Ge(1)] = 10  # uploaded rows, or samples, a step
+    epochs: Annotated[int, Ge(1)] = 1  # passes over them
 
 
 def descend(
@@ -127,13 +127,6 @@ def descend(
     return {name: value.detach() for name, value in trained.items()}
 
 
-def train_alone(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> Outcome:
-    """Train by cross-entropy; upload nothing."""
-    put(setup.model, state, "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
-    return take(setup.model, "model"), ()
-
-
 LOCAL = Method(
     name="local",
     source="no federation",
@@ -143,7 +136,10 @@ LOCAL = Method(
     start=lambda setup, rng: ({}, ()),
     init=init,
     apply_broadcast=lambda setup, state, broadcast: state,
-    client_step=train_alone,
+    client_step=lambda setup, state, sent, rng: (
+        trained_model(setup, state, classification_loss(setup.model), rng),
+        (),
+    ),
     server_step=lambda setup, state, uploads, rng: (state, ()),
     predict=classify_by,
 )

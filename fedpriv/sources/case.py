@@ -94,9 +94,6 @@ def rounds_up_to(source: Source, round_: int | None, number: int) -> list[int]:
     return seen
 
 
-# ---------------------------------------------------------------- targets
-
-
 def _choose_targets(source: Source, newest: Sequence[Observation], number: int, seed: int) -> list[TargetId]:
     """Draw targets by seed, the same number from every client as far as it goes.
 
@@ -145,9 +142,6 @@ def _classes(
     classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
     group = set(source.private(client).labels.tolist())  # noise on a label encoding gives weight to other classes
     return [TargetId(number, client, index, label) for index, label in enumerate(classes) if label in group]
-
-
-# ---------------------------------------------------------------- grants
 
 
 def _knowledge(

@@ -15,16 +15,8 @@ from fedpriv.datasets.types import Samples
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline, defense_facts
 from fedpriv.sources.external import ExternalSource
-from fedpriv.sources.facts import Normalize
-from fedpriv.sources.images import (
-    check_classes,
-    is_array,
-    labelled,
-    normalisation,
-    normalising,
-    samples,
-    unit_images,
-)
+from fedpriv.sources.facts import Normalize, normalising
+from fedpriv.sources.images import check_classes, is_array, labelled, normalisation, samples, unit_images
 from fedpriv.sources.messages import (
     MOST_CLASSES,
     Gradient,

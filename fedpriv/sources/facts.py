@@ -65,22 +65,16 @@ class Facts:
 
     model: Any = None  # of no argument: the architecture of uploaded weights, a module from images to logits
     data: Any = None  # of a partition: the images that were trained on, for scoring alone
-    held_out: Any = (
-        None  # of a partition: images that its client did not train on, without which no membership is claimed
-    )
+    held_out: Any = None  # of a partition: images that its client did not train on; membership is not claimed without
     auxiliary: Any = None  # of no argument: images that no client has; baselines are made of them
     public: Any = None  # of no argument: the attacker's own images
-    extractor: Any = (
-        None  # of a partition: its extractor after the newest round (or the one that it is given), a module
-    )
+    extractor: Any = None  # of a partition: its extractor after the newest round, or the one that it is given, a module
     normalize: Normalize | None = None  # of the app, where its model takes other images than those in [0, 1]
     kinds: Mapping[str, Any] = field(default_factory=dict)  # set of arrays -> kind, or ``{kind, FIELD = "array"}``
     phase: str = "train"  # asked of clients where they upload
     batch: Steps | None = None
     partitions: Mapping[str, int | str] = field(default_factory=dict)  # by client, where clients wrote no truth
-    truth: str | None = (
-        None  # folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH``, or ``fedpriv-truth``)
-    )
+    truth: str | None = None  # folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH`` or ``fedpriv-truth``)
     defense: tuple[str, ...] = ()  # of uploads before they leave: texts ``NAME[:KEY=VALUE,...]``
     n_classes: Annotated[int, Ge(2)] | None = None
     method: str | None = None  # as records call the training loop
@@ -149,12 +143,10 @@ class OwnerFacts:
 
     def module(self, name: str, *given: Any) -> nn.Module:
         """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""
-        module, normalize = copy.deepcopy(self._call(name, *given)), self.facts.normalize
+        module = copy.deepcopy(self._call(name, *given))
         if not isinstance(module, nn.Module):
             raise UserError(f"{self.where}: {name}: returned {type(module).__name__}; expected a torch.nn.Module")
-        if normalize is not None:
-            module.register_forward_pre_hook(partial(normalized, normalize))
-        return module
+        return normalising(module, self.facts.normalize)
 
 
 def read_facts(run: Path, given: Any) -> OwnerFacts:
@@ -182,7 +174,14 @@ def _found_below(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-def normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def normalising(network: nn.Module, normalize: Normalize | None) -> nn.Module:
+    """Return a network that takes images in [0, 1] though it was trained on normalised ones; it is changed."""
+    if normalize is not None:
+        network.register_forward_pre_hook(partial(_normalized, normalize))
+    return network
+
+
+def _normalized(normalize: Normalize, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Normalise images on their way into a module; a function of its own, so that copies and pickles keep it."""
     images, *others = given
     mean, std = (torch.tensor(each)[:, None, None].to(images) for each in (normalize.mean, normalize.std))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from functools import partial
 from operator import index
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedpriv.datasets.types import Samples, as_unit
-from fedpriv.sources.facts import Normalize, normalized
+from fedpriv.sources.facts import Normalize
 from fedpriv.sources.messages import check_labels
 from fedpriv.uploads.payload import as_tensor, check_plain
 from fedpriv.util.config import parse
@@ -148,10 +147,3 @@ def normalisation(given: Any, channels: int) -> Normalize | None:
     result = Normalize(tuple(mean), tuple(std))
     parse(Normalize, vars(result), "normalise")
     return result
-
-
-def normalising(network: nn.Module, normalise: Normalize | None) -> nn.Module:
-    """Return a network that takes images in [0, 1] though it was trained on normalised ones; it is changed."""
-    if normalise is not None:
-        network.register_forward_pre_hook(partial(normalized, normalise))
-    return network

@@ -25,19 +25,11 @@ from fedpriv.sources.messages import Gradient, Raw, Update, weights
 from fedpriv.uploads.payload import check_plain
 from fedpriv.util.errors import UserError, first_line
 
+_DROPOUTS: Final = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
 _FORMULAS: Final[dict[Any, Callable[..., Tensor]]] = {
     functional.hardsigmoid: lambda x, inplace=False: functional.relu6(x + 3) / 6,
     functional.hardswish: lambda x, inplace=False: x * functional.relu6(x + 3) / 6,
-    **dict.fromkeys(
-        (
-            functional.dropout,
-            functional.dropout1d,
-            functional.dropout2d,
-            functional.dropout3d,
-            functional.alpha_dropout,
-        ),
-        lambda x, *_, **__: x,
-    ),
+    **{getattr(functional, name): lambda x, *_, **__: x for name in _DROPOUTS},
 }
 """Functions without a second derivative in torch, as formulas that have one; and dropout, whose masks nobody else knows."""
 
@@ -45,9 +37,7 @@ _RATES: Final = {"MultiheadAttention": "dropout", "RNN": "dropout", "StochasticD
 """Layers that drop something by themselves, and the attribute that says how often."""
 
 
-_PREFIX: Final = "module."
-"""Of names of parameters within DataParallel."""
-
+_PREFIX: Final = "module."  # of names of parameters within DataParallel
 
 # Of layers that torch computes one candidate after the other (LSTM): slower, and as right.
 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning, r"fedpriv\.|torch\.")
@@ -137,9 +127,6 @@ def width_of(where: str, network: nn.Module, images: Tensor, rows: str) -> int:
     return made.shape[1]
 
 
-# ---------------------------------------------------------------- parameters that are not trained
-
-
 def by_parameter(model: nn.Module, uploads: Mapping[int, Raw]) -> dict[int, Raw]:
     """Return updates and gradients by the model's names, and make what no client trains a constant of the model.
 
@@ -215,9 +202,6 @@ def _trained(upload: Raw, names: Collection[str], starts: dict[str, Tensor]) -> 
         for name, value in before.items()
         if not torch.equal(value, starts.setdefault(name, value)) or not torch.equal(value, after.get(name, value))
     }
-
-
-# ---------------------------------------------------------------- second derivatives
 
 
 def without_second_derivative(model: nn.Module, images: Tensor) -> str:

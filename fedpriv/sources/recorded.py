@@ -155,9 +155,6 @@ def _source(
     return read_uploads(*given, numbers=list(rounds), summed=summed)
 
 
-# ---------------------------------------------------------------- messages
-
-
 class _LeftOut(Exception):
     """An upload that cannot be attacked, with the reason; the others can."""
 

@@ -114,7 +114,7 @@ def image_key(image: Tensor) -> bytes:
     return image.numpy().tobytes()
 
 
-def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 100) -> Tensor:
+def psnr_optimal(images: Tensor, shares: Tensor | None = None) -> Tensor:
     """Return the constant guess of the highest mean PSNR over some images ``(c, h, w)``, float64.
 
     The mean of -10 log10 MSE(g, x_i) is stationary where g is the mean of x_i weighted in proportion to 1 / MSE(g, x_i).
@@ -126,7 +126,7 @@ def psnr_optimal(images: Tensor, shares: Tensor | None = None, *, most: int = 10
     current = torch.ones(len(flat), dtype=torch.float64) if shares is None else shares.double()
     lengths = torch.linalg.vector_norm(flat, dim=1).square()
     weights, guess = current, torch.zeros_like(flat[0])
-    for _ in range(most):
+    for _ in range(100):
         before, guess = guess, (weights / weights.sum()) @ flat
         if float((guess - before).abs().max()) <= 1e-4:
             break
@@ -156,13 +156,11 @@ def divide(labels: Tensor, *parts: int | str) -> tuple[Tensor, Tensor]:
 class Truth:
     """The private images behind one target, and images that it had nothing to do with.
 
-    Attributes:
-        members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
-            images of the class for a prototype, all the client's images for an entangled representation, the n images
-            of the batch for a gradient. Private.
+    Members are those that went into the target: one for a representation, those of the class for a prototype, all the
+    client's images for an entangled representation, those of the batch for a gradient.
     """
 
-    members: Tensor
+    members: Tensor  # ``(m, c, h, w)`` in [0, 1]. Private
     weights: Tensor  # ``(m,)`` >= 0, summing to one: each member's share in the upload
     labels: Tensor  # ``(m,)`` int64 classes of the members. Private
     pool: Pool  # auxiliary images, drawn by seed: baselines and decoys are made of these alone
@@ -177,10 +175,10 @@ class Truth:
             raise UserError(f"truth.weights: expected {len(self.labels)} weights >= 0 with a sum of 1")
 
     @classmethod
-    def equal(cls, members: Tensor, labels: Tensor, pool: Pool, feature: Tensor | None = None) -> Truth:
+    def equal(cls, members: Tensor, labels: Tensor, pool: Pool) -> Truth:
         """Return a truth whose members all have the weight 1 / m."""
         weights = torch.full((len(members),), 1 / max(len(members), 1), dtype=torch.float64)
-        return cls(members, weights, labels, pool, feature)
+        return cls(members, weights, labels, pool)
 
     @property
     def n_c(self) -> int:

@@ -18,16 +18,7 @@ from fedpriv.pipeline.plan import target_name
 from fedpriv.reports.run_records import ALONE
 from fedpriv.sources.source import read_card
 from fedpriv.study.settings import FLAG_NAMES, attacker_by_default
-from fedpriv.study.written import (
-    Keys,
-    Member,
-    MethodMember,
-    at,
-    read_from,
-    read_written,
-    refuse_no_grid,
-    wrong,
-)
+from fedpriv.study.written import Keys, Member, MethodMember, at, read_from, read_written, refuse_no_grid, wrong
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import unknown_name
 

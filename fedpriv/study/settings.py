@@ -88,10 +88,7 @@ class SearchSettings(SuiteSettings, total=False):
     # has it, or ``ATTACK.KEY=VALUE`` of one. Or a mapping
 
 
-DIVISION_SETTINGS = (
-    *("alpha", "classes_per_client", "assignment", "imbalance", "least_per_client"),
-    "train_fraction",
-)
+DIVISION_SETTINGS = ("alpha", "classes_per_client", "assignment", "imbalance", "least_per_client", "train_fraction")
 """Settings of a division, beside which one it is."""
 
 _INNER = {

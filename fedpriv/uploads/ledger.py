@@ -6,11 +6,11 @@ carry, every client's copy of a broadcast too. Both in scalars and in bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import prod
-from operator import add
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedpriv.models.split import Blueprint
 from fedpriv.uploads.payload import Message
@@ -50,19 +50,6 @@ class Entry:
         return self.scalars * self.itemsize if self.bits is None else -(-self.bits // 8)
 
 
-@dataclass(frozen=True)
-class Count:
-    """Scalars and bytes by one way of counting."""
-
-    upload_scalars: int = 0
-    broadcast_scalars: int = 0
-    upload_bytes: int = 0
-    broadcast_bytes: int = 0
-
-    def __add__(self, other: Count) -> Count:
-        return Count(*map(add, vars(self).values(), vars(other).values()))
-
-
 def entries(message: Message, round_: int, client: int, direction: Direction) -> list[Entry]:
     """Return one entry for every tensor of a message."""
     results = []
@@ -75,14 +62,13 @@ def entries(message: Message, round_: int, client: int, direction: Direction) ->
     return results
 
 
-def count(rows: Iterable[Entry]) -> dict[str, Count]:
-    """Return ``{"paper": Count, "full": Count}`` summed over entries, also planned ones."""
-    totals = {"paper": Count(), "full": Count()}
+def count(rows: Iterable[Entry]) -> dict[str, Counter[str]]:
+    """Return for ``paper`` and ``full`` the ``upload_scalars``, ``broadcast_bytes``, ... of entries, also planned ones."""
+    names = [f"{direction}_{unit}" for unit in ("scalars", "bytes") for direction in get_args(Direction)]
+    totals = {way: Counter(dict.fromkeys(names, 0)) for way in ("paper", "full")}
     for row in rows:
-        counted = Count(**{f"{row.direction}_scalars": row.scalars, f"{row.direction}_bytes": row.bytes})
-        totals["full"] += counted
-        if row.in_paper_count:
-            totals["paper"] += counted
+        for way in ("paper", "full") if row.in_paper_count else ("full",):
+            totals[way].update({f"{row.direction}_scalars": row.scalars, f"{row.direction}_bytes": row.bytes})
     return totals
 
 

@@ -48,8 +48,6 @@ def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> M
 
 def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     """Read a message and its header."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected a stored message")
     try:
         with safe_open(tensor_file(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
@@ -67,24 +65,21 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
 
 
 def _read_payload(where: str, position: int, kind: str, blocks: dict[str, Tensor]) -> Payload:
+    values: dict[str, Any] = {}
     try:
         made = payload_kind(kind)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    values: dict[str, Any] = {}
-    for spec in fields(made):
-        name = f"{position}/{spec.name}"
-        if spec.metadata["shape"] == "*":
-            entries = [block for block in blocks if block.startswith(name + "/")]
-            values[spec.name] = {entry.removeprefix(name + "/"): blocks.pop(entry) for entry in sorted(entries)}
-        elif name in blocks:
-            values[spec.name] = blocks.pop(name)
-        elif not spec.metadata["optional"]:
-            raise UserError(f"{where}: tensor {name!r} of {kind} is missing")
-    try:
+        for spec in fields(made):
+            name = f"{position}/{spec.name}"
+            if spec.metadata["shape"] == "*":
+                entries = [block for block in blocks if block.startswith(name + "/")]
+                values[spec.name] = {entry.removeprefix(name + "/"): blocks.pop(entry) for entry in sorted(entries)}
+            elif name in blocks:
+                values[spec.name] = blocks.pop(name)
+            elif not spec.metadata["optional"]:
+                raise UserError(f"tensor {name!r} of {kind} is missing")
         payload = made(**values)
+        if (wrong := payload.non_finite()) is not None:
+            raise UserError(f"{kind}.{wrong} holds NaN or infinity; expected finite numbers")
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    if (wrong := payload.non_finite()) is not None:
-        raise UserError(f"{where}: {kind}.{wrong} holds NaN or infinity; expected finite numbers")
     return payload

@@ -158,8 +158,7 @@ def tensor(
 
 def state(*, private: bool = True) -> Any:
     """Declare a field that maps parameter names to tensors of any shape."""
-    meta = {"shape": "*", "private": private, "says": None, "paper": True, "integer": None, "optional": False}
-    return field(metadata=meta)
+    return tensor("*", private=private)
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,8 @@ def pick_device(name: str) -> torch.device:
         if (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
-        torch.set_deterministic_debug_mode(
-            "warn"
-        )  # as use_deterministic_algorithms, which imports the compiler: seconds
+        # As use_deterministic_algorithms, which imports the compiler: seconds.
+        torch.set_deterministic_debug_mode("warn")
         # Nothing here reads memory that it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False

@@ -52,15 +52,10 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
             hint = f"did you mean {prefix + close[0]!r}? " if close else ""
             text = f"{where}: unknown key {prefix + str(key)!r}; {hint}known: {', '.join(known) or 'none'}"
             raise UserError(text, keys=(*prefix.split(".")[:-1], str(key)))
-        nested = dataclass_in(hints[key])
+        options = typing.get_args(hints[key]) if isinstance(hints[key], types.UnionType) else (hints[key],)
+        nested: Any = next(filter(dataclasses.is_dataclass, options), None)
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(nested, value, where, f"{prefix}{key}.")
-
-
-def dataclass_in(hint: Any) -> type | None:
-    """Return the dataclass that a type hint is or offers, or None."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]
 
 
 def plain(value: Any) -> Any:

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from fedpriv.util.escape import one_line
 
-LONGEST_WORD: Final = 300
-"""Characters without a blank that a message may hold: longer than most paths."""
-LONGEST_LINE: Final = 2000
-"""Characters of a message: beyond every message that lists all known names."""
+LONGEST_WORD: Final = 300  # characters without a blank that a message may hold: longer than most paths
+LONGEST_LINE: Final = 2000  # characters of a message: beyond every message that lists all known names
 
 
 class UserError(Exception):

@@ -73,10 +73,8 @@ class Markdown(str):
     __slots__ = ()
 
 
-_INTERVAL = r"\[[0-9+\-–−., %]+\](?![(\[:])"
-"""Brackets around numbers, which are no link where no address or name follows."""
 _SPECIAL = re.compile(
-    rf"(?P<interval>{_INTERVAL})"
+    r"(?P<interval>\[[0-9+\-–−., %]+\](?![(\[:]))"  # around numbers: no link where no address or name follows
     r"|[\\`*~#|$@\[\]<&]"
     r"|(?<![^\W_])_|_(?![^\W_])"  # within a word it is no emphasis
     r"|:(?=//)|(?<=[wW]{3})\."  # addresses become links by themselves
@@ -188,7 +186,6 @@ def call(verb: str, *given: Any, **named: Any) -> str:
     return f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"
 
 
-_ROLES = (":class:", ":func:", ":meth:", ":data:", ":mod:", ":attr:")
 _SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 
@@ -198,8 +195,7 @@ def marked(text: str) -> str:
     >>> marked("see :func:`fedpriv.train`, ``seed``")
     'see `fedpriv.train`, `seed`'
     """
-    for role in _ROLES:
-        text = text.replace(role, "")
+    text = re.sub(":(class|func|meth|data|mod|attr):", "", text)
     return text.replace("``", "`").replace("::\n", ":\n")
 
 

@@ -34,14 +34,10 @@ from fedpriv.util.errors import UserError
 
 MARKER = ".fedpriv.jsonl"
 LOCK = ".fedpriv.lock"
-PARTIAL = ".fedpriv-partial"
-"""End of temporary names."""
+PARTIAL = ".fedpriv-partial"  # end of temporary names
 FORMAT = 3
-PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755
-"""Modes of folders; their files have the same without the right to execute."""
-READ_AGAIN = (".json", ".jsonl", ".safetensors", ".png")
-"""Ends of the names of files that markers list."""
-
+PRIVATE, GROUP, PUBLIC = 0o700, 0o750, 0o755  # modes of folders; their files have the same without the right to execute
+READ_AGAIN = (".json", ".jsonl", ".safetensors", ".png")  # ends of the names of files that markers list
 _seen: dict[str, tuple[int, ...]] = {}
 """Files that hold what was written there: device, inode, size and time of change."""
 _lists: dict[Path, tuple[tuple[str, int, int, int], dict[str, str]]] = {}
@@ -156,9 +152,6 @@ def mark(folder: Path, kind: str, *, public: bool = False) -> None:
             temporary[folder / MARKER].write_bytes(_lines([row]))
 
 
-# ---------------------------------------------------------------- digests
-
-
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with foreign.open_file(path, foreign.TENSORS) as file:
@@ -252,9 +245,6 @@ def _list(home: Path, rows: Mapping[str, str | None]) -> None:
         file.flush()
         if None in rows.values():
             os.fsync(file.fileno())
-
-
-# ---------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager

@@ -61,11 +61,9 @@ def held_with_those_around(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def shared(folder: Path) -> Iterator[None]:
+def shared(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Lock a folder together with others, each at work on its own part; nobody locks it alone meanwhile."""
-    with _locked(folder, alone=False):
-        yield
+    return _locked(folder, alone=False)
 
 
 @contextlib.contextmanager

@@ -34,14 +34,10 @@ RECORDS: Final = Limit(256 * _MIB, "records in JSON")
 IMAGE: Final = Limit(256 * _MIB, "an image")
 PACKED: Final = Limit(1024 * _MIB, "a part of a data set")
 TENSORS: Final = Limit(16 * 1024 * _MIB, "tensors")
-TENSOR_HEADER: Final = 16 * _MIB
-"""Names and shapes of a safetensors file, which are parsed as a whole."""
-MOST_ENTRIES: Final = 2_000_000
-"""Files of a folder that is read: ImageNet has 1.4 million."""
-NESTING: Final = 32
-"""Tables and lists in one another: a study has 6, a record 9."""
-WHOLE_BITS: Final = 256
-"""Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
+TENSOR_HEADER: Final = 16 * _MIB  # names and shapes of a safetensors file, which are parsed as a whole
+MOST_ENTRIES: Final = 2_000_000  # files of a folder that is read: ImageNet has 1.4 million
+NESTING: Final = 32  # tables and lists in one another: a study has 6, a record 9
+WHOLE_BITS: Final = 256  # of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte
 _DEEP = f"more than {NESTING} lists or tables in one another"
 
 
@@ -67,9 +63,9 @@ def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") 
     raise UserError(f"{where}: is {what}; expected a file of {limit.what}")
 
 
-def check_file(path: Path, limit: Limit, where: str = "") -> None:
+def check_file(path: Path, limit: Limit) -> None:
     """Check that a path is a regular file of at most so many bytes that can be read; errors as :func:`open_file`."""
-    open_file(path, limit, where).close()
+    open_file(path, limit).close()
 
 
 def read_bytes(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> bytes:
@@ -124,14 +120,12 @@ def reason(error: BaseException) -> str:
     return one_line(words) or type(error).__name__
 
 
-def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
+def toml_file(path: Path, *, expected: str = "settings in TOML") -> dict[str, Any]:
     """Return the table that a TOML file holds; arguments and errors as :func:`open_file`."""
-    where = where or str(path)
-    text = read_text(path, SETTINGS, where, expected=expected)
     try:
-        return toml_table(text)
+        return toml_table(read_text(path, SETTINGS, expected=expected))
     except ValueError as error:
-        raise UserError(f"{where}: not readable as TOML ({reason(error)})") from error
+        raise UserError(f"{path}: not readable as TOML ({reason(error)})") from error
 
 
 def toml_table(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,9 +59,4 @@ def measure_rates() -> Rates:
 def _median(work: Callable[[], object]) -> float:
     """Return the median of the wall seconds of some calls, after one that is not measured."""
     work()
-    seconds = []
-    for _ in range(_TIMES):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    return statistics.median(timeit.repeat(work, number=1, repeat=_TIMES))

@@ -186,11 +186,7 @@ def _looked_in(module: str) -> str:
     return f"; looked in {', '.join([*folders, 'the installed packages'])}; PYTHONPATH=FOLDER adds a folder"
 
 
-# ---------------------------------------------------------------- code from outside that may run
-
-VARIABLE = "FEDPRIV_ALLOW_CODE"
-"""Environment variable of child processes: modules with commas between."""
-
+VARIABLE = "FEDPRIV_ALLOW_CODE"  # environment variable of child processes: modules with commas between
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
 
@@ -216,9 +212,9 @@ def module_names(value: object) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise UserError(f"allow_code={shown(value)}: expected the name of a module, or several")
     for name in map(str, names):
-        module, colon, rest = name.partition(":")
-        if colon and all(step.isidentifier() for step in (*module.split("."), *rest.split("."))):
-            raise UserError(f"allow_code={shown(name)}: expected a module alone: allow_code={shown(module)}")
+        if is_reference(name):
+            module = shown(name.partition(":")[0])
+            raise UserError(f"allow_code={shown(name)}: expected a module alone: allow_code={module}")
     return tuple(map(str, names))
 
 

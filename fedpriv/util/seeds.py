@@ -28,6 +28,9 @@ def generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
+_has_gpu = functools.cache(torch.cuda.is_available)
+
+
 @contextlib.contextmanager
 def global_seed(seed: int) -> Iterator[None]:
     """Run a block with torch's global generators seeded, and put the CPU's back afterwards.
@@ -42,11 +45,6 @@ def global_seed(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(kept)
-
-
-@functools.cache
-def _has_gpu() -> bool:
-    return torch.cuda.is_available()
 
 
 K = TypeVar("K")

@@ -65,10 +65,10 @@ def test_contract(text, kind):
             expect_same(get_payload(sent, SampleCount).count, mine.count)
     wire = DefensePipeline(defenses).wire_entries(entries(sent, 1, 0, "upload"))
     totals = count(wire)
-    assert totals["full"].upload_bytes == sum(row.bytes for row in wire)
-    assert totals["full"].upload_scalars >= totals["paper"].upload_scalars >= 0
-    plain = count(entries(upload, 1, 0, "upload"))["full"].upload_bytes
-    assert totals["full"].upload_bytes <= plain + 8 * len(wire)
+    assert totals["full"]["upload_bytes"] == sum(row.bytes for row in wire)
+    assert totals["full"]["upload_scalars"] >= totals["paper"]["upload_scalars"] >= 0
+    plain = count(entries(upload, 1, 0, "upload"))["full"]["upload_bytes"]
+    assert totals["full"]["upload_bytes"] <= plain + 8 * len(wire)
     record = DefensePipeline(defenses).privacy(plan_for(kind))
     assert json.loads(json.dumps(record)) == record
     for line in record:

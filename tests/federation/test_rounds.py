@@ -214,6 +214,3 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         RunDirectory.open(tmp_path / "nothing")
     with pytest.raises(UserError, match="not a run directory"):
         RunDirectory.open(tmp_path)
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="already exists"):
-        RunDirectory.create(tmp_path, CONFIG)

@@ -112,10 +112,10 @@ def test_the_ledger_counts_by_habit_and_in_full():
     broadcast = (Classifier({"weight": torch.zeros(2, 5), "bias": torch.zeros(2)}),)
     rows = [*entries(broadcast, 1, 0, "broadcast"), *entries(upload, 1, 0, "upload"), *entries(upload, 2, 1, "upload")]
     totals = count(rows)
-    assert (totals["paper"].upload_scalars, totals["paper"].broadcast_scalars) == (2 * 15, 12)
-    assert (totals["full"].upload_scalars, totals["full"].broadcast_scalars) == (2 * (15 + 3 + 3 + 1), 12)
-    assert totals["paper"].upload_bytes == 2 * 15 * 4
-    assert totals["full"].upload_bytes == 2 * (15 * 4 + 7 * 8)
+    assert (totals["paper"]["upload_scalars"], totals["paper"]["broadcast_scalars"]) == (2 * 15, 12)
+    assert (totals["full"]["upload_scalars"], totals["full"]["broadcast_scalars"]) == (2 * (15 + 3 + 3 + 1), 12)
+    assert totals["paper"]["upload_bytes"] == 2 * 15 * 4
+    assert totals["full"]["upload_bytes"] == 2 * (15 * 4 + 7 * 8)
     first, second = (count(row for row in rows if row.round == number) for number in (1, 2))
     assert first["paper"] + second["paper"] == totals["paper"]
     assert first["full"] + second["full"] == totals["full"]
