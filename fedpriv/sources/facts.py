@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError, shown
+from fedpriv.util.errors import UserError, first_line, shown
 from fedpriv.util.foreign import given_path, reason, toml_file
 from fedpriv.util.registry import Registry, check_modules, is_reference
 
@@ -139,7 +139,10 @@ class OwnerFacts:
                 f"{self.where}: {name}: returned {type(made).__name__}; expected (images, labels): images (n, c, h, w) in "
                 "[0, 1], classes (n,)"
             )
-        return made[0], torch.as_tensor(made[1])
+        try:
+            return made[0], torch.as_tensor(made[1])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{self.where}: {name}: classes are no numbers ({first_line(error)}); expected (n,)") from None
 
     def module(self, name: str, *given: Any) -> nn.Module:
         """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""

@@ -25,7 +25,7 @@ from fedpriv.sources.messages import Gradient, Raw, Update, weights
 from fedpriv.uploads.payload import check_plain
 from fedpriv.util.errors import UserError, first_line
 
-_DROPOUTS: Final = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
+_DROPOUTS: Final = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 _FORMULAS: Final[dict[Any, Callable[..., Tensor]]] = {
     functional.hardsigmoid: lambda x, inplace=False: functional.relu6(x + 3) / 6,
     functional.hardswish: lambda x, inplace=False: x * functional.relu6(x + 3) / 6,
