@@ -60,7 +60,7 @@ BUDGET: dict[str, int] = {
     "reports": 2_500,
     "cli": 1_011,
     "pipeline": 1_700,
-    "sources": 3_204,
+    "sources": 3_206,
     "api": 2_352,
     "study": 2_380,
 }

@@ -142,7 +142,9 @@ class OwnerFacts:
         try:
             return made[0], torch.as_tensor(made[1])
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{self.where}: {name}: classes are no numbers ({first_line(error)}); expected (n,)") from None
+            raise UserError(
+                f"{self.where}: {name}: classes are no numbers ({first_line(error)}); expected (n,)"
+            ) from None
 
     def module(self, name: str, *given: Any) -> nn.Module:
         """Return a copy of a module that a function returns, of images in [0, 1] though its app normalises them."""
