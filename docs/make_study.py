@@ -22,8 +22,8 @@ CARDS = Path(__file__).with_name("study")
 HEAD = """# The study
 
 The claims of `fedpriv list claims`, put to the test at scale `cpu` (two cores, no GPU) on 1,200 JPEG images of each class
-of CIFAR-10, 120 of each of 100 classes of TinyImageNet, and the first 2,000 of Fashion-MNIST. CIFAR-100 was not at hand; in
-`fedral-table-5` TinyImageNet at 32 pixels stands in. Runs are smaller than the papers': orders are tested, values are not,
+of CIFAR-10, 120 of each of 100 classes of TinyImageNet, and the first 2,000 of Fashion-MNIST. CIFAR-100 was not at hand:
+those of TinyImageNet at 32 pixels stand in. Runs are smaller than the papers': orders are tested, values are not,
 and nothing "does not hold". Traffic is counted exactly. Each name links to its card. How verdicts come about:
 [reproducing](reproducing.md). Made by `python docs/make_study.py` from the cards.
 
