@@ -30,6 +30,8 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
         first = error.errors()[0]
         keys = first["loc"][1:]
         message = first["msg"][0].lower() + first["msg"][1:]
+        if first["type"] == "tuple_type":
+            message = "expected a list, such as [1,2]"
         name = ".".join(map(str, keys))
         raise UserError(f"{where}: {name}: {message}, got {shown(first['input'])}", keys=keys) from error
     return made
