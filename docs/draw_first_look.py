@@ -1,11 +1,11 @@
-"""Draw ``docs/first-look.png``: the same images from an upload that leaks, from one that does not, and guessed.
+"""Draw ``docs/first-look.png``: the same images from representations, from entangled ones, and guessed.
 
     fedpriv attack --target entangled --out entangled
-    fedpriv attack --target representation --attack decoder --targets 2000 --out representation
+    fedpriv attack --target representation --attack decoder --targets 1000 --out representation
     python docs/draw_first_look.py representation/decoder entangled/unmix docs/first-look.png
 
-Both federations divide the same images by the same seed. Shown are all classes of which a client holds one image, and
-which both attacks met: there a prototype, too, is that of one image. Nothing is chosen by its score.
+Both federations divide the same images by the same seed. Shown are the first eight classes of which a client holds one
+image, and which both attacks met: there a prototype, too, is that of one image. Nothing is chosen by its score.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from fedpriv.eval.records import LABELS
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 
 
+SHOWN = 8
+
+
 def single(attack: AttackRecord) -> dict[int, Tensor]:
     """Return the true images ``(c, h, w)`` of targets that are one image, by their place among the targets."""
     if attack.truths is None:
@@ -40,7 +43,7 @@ def pairs(first: AttackRecord, second: AttackRecord) -> list[tuple[int, int]]:
 def main(first: Path, second: Path, out: Path) -> None:
     """Write the picture."""
     leaking, other = load_attack(first), load_attack(second)
-    found = pairs(leaking, other)
+    found = pairs(leaking, other)[:SHOWN]
     best = scored(leaking).advantage_db.best_floor
     assert leaking.truths is not None
     rows: list[tuple[str, list[Tensor]]] = [("private image", [single(leaking)[i] for i, _ in found])]
@@ -50,13 +53,13 @@ def main(first: Path, second: Path, out: Path) -> None:
     blind = [
         guess(best, leaking.truths[i], leaking.reconstruction.targets[i], 1, scored(leaking).seed) for i, _ in found
     ]
-    rows.append((f"guessed without any\nupload ({LABELS[best]})", [image[0] for image in blind]))
+    rows.append((f"guessed without an upload:\n{LABELS[best]}", [image[0] for image in blind]))
     draw(rows, out)
 
 
 def draw(rows: list[tuple[str, list[Tensor]]], out: Path) -> None:
     """Draw rows of images ``(c, h, w)``, the first of them the truth, with the PSNR under each of the others."""
-    truth, cell, left, under = rows[0][1], 0.92, 1.85, 0.17
+    truth, cell, left, under = rows[0][1], 0.92, 2.3, 0.17
     width, height = left + len(truth) * (cell + 0.06), len(rows) * (cell + under) + 0.04
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
