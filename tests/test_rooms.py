@@ -44,7 +44,7 @@ READS_TEXT: dict[str, str] = {
 as text: it is kept as data, and sentences are made from that."""
 
 BUDGET: dict[str, int] = {
-    "util": 2_090,
+    "util": 2_097,
     "algebra": 442,
     "datasets": 965,
     "models": 786,

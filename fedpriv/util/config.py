@@ -21,11 +21,16 @@ T = TypeVar("T")
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     """Return ``target(**values)``, its bounds ``Annotated[float, Gt(0)]`` checked; ``where`` begins an error.
 
-    Infinities and NaN are in nobody's bounds.
+    Infinities and NaN are in nobody's bounds. Of a group of settings those that are not given keep the target's default.
     """
     _refuse_unknown_keys(target, values, where, "")
+    groups = {
+        spec.name: vars(spec.default) | dict(values[spec.name])
+        for spec in dataclasses.fields(target)  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(spec.default) and isinstance(values.get(spec.name), Mapping)
+    }
     try:
-        made: T = _adapter(target).validate_python([dict(values)])[0]  # type: ignore[arg-type]
+        made: T = _adapter(target).validate_python([{**values, **groups}])[0]  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         keys = first["loc"][1:]
