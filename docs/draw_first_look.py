@@ -23,7 +23,6 @@ from fedpriv.eval.metrics import psnr
 from fedpriv.eval.records import LABELS
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 
-
 SHOWN = 8
 
 

@@ -34,9 +34,7 @@ def test_mappings_become_dataclasses_and_back():
     made = parse(Outer, {"name": "b", "inner": {"rate": "0.25"}}, "here")
     assert made == Outer("b", Inner(0.25))
     assert parse(Outer, plain(made), "here") == made
-    assert (
-        parse(ATTACKS.load("dip"), {"generator": {"skip": 2}}, "here").generator.input_channels == 16
-    )  # as by default
+    assert parse(ATTACKS.load("dip"), {"generator": {"skip": 2}}, "here").generator.input_channels == 16
 
 
 def every_number():
