@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 T = TypeVar("T")
 
-KEPT_NUMBERS = 2**20  # numbers in rows that are kept: 4 MiB
+_FEW = 2**20  # numbers in rows that are kept: 4 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class Trained:
     def rows(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return rows of a key; many numbers (over 2^20) are not kept, and computed each time."""
         result = cast(Tensor, self._kept[key]) if key in self._kept else compute()
-        if result.numel() <= KEPT_NUMBERS:
+        if result.numel() <= _FEW:
             self._kept[key] = result
         return result
 

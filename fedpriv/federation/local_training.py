@@ -119,7 +119,7 @@ def train(
     by default all of ``module``, which is put into training mode and decides whether single-image tails are joined.
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
-    trace.steps = tuple(batches)  # in place of those of training before
+    trace.local_steps(batches)
     noise = int(torch.randint(2**62, (1,), generator=rng))
     moved = tuple(module.parameters() if trained is None else trained)
     optimiser = Sgd(moved, training)

@@ -145,6 +145,10 @@ class Trace:
     steps: tuple[Tensor, ...] | None = None  # int64 places in the client's training set; None where nothing was noted
     weights: Tensor | None = None  # ``(n,)`` float32, of the training images in an entangled upload; None for no such
 
+    def local_steps(self, batches: Sequence[Tensor]) -> None:
+        """Note the batches of local training, one tensor a step, in place of those of training before."""
+        self.steps = tuple(batches)
+
     def mixture(self, weights: Tensor) -> None:
         """Note the weight ``(n,)`` of every training image in an entangled upload."""
         self.weights = weights

@@ -42,7 +42,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
         with global_seed(derive_seed(seed, "extractor", blueprint.name, *blueprint.image_shape)):
             extractor, n_vector = _make_extractor(blueprint)
         with global_seed(derive_seed(seed, "mapping", n_vector, blueprint.width)):
-            maps = n_vector != blueprint.width or blueprint.mapping == "fc"
+            maps = n_vector != blueprint.width or blueprint.mapping not in ("ap", "mp")
             mapping = make_mapping(n_vector, blueprint.width) if maps else nn.Identity()
         with global_seed(derive_seed(seed, "head", blueprint.width, blueprint.n_classes)):
             head = nn.Linear(blueprint.width, blueprint.n_classes)

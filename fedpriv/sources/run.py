@@ -25,6 +25,7 @@ from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.states import State, put
 from fedpriv.methods import METHODS
+from fedpriv.models import MODELS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.sources.source import Source, batch_norms
@@ -44,9 +45,13 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
     return prepared.prepare(config, method, device, download=download, defenses=defenses)
 
 
+def _scratch(blueprint: Blueprint) -> SplitModel:
+    """Return a model whose weights others replace: a copy, which is faster than to draw them, of one that can be copied."""
+    return deepcopy(_template(blueprint)) if blueprint.name in MODELS.builtins else build_model(blueprint, 0)
+
+
 @lru_cache(maxsize=16)
 def _template(blueprint: Blueprint) -> SplitModel:
-    """Return a model to copy: that is faster than to draw weights that others replace."""
     return build_model(blueprint, 0)
 
 
@@ -164,7 +169,7 @@ class RunSource(Source):
         return build_model(shared, 0).to(self.device).eval()
 
     def extractor(self, round_: int, client: int, card: ThreatModel) -> Callable[[Tensor], Tensor]:
-        model = deepcopy(_template(self.federation.clients[client].blueprint))
+        model = _scratch(self.federation.clients[client].blueprint)
         fresh = {name: value.clone() for name, value in model.named_buffers()}
         put(model, self._state(round_, client), "model")
         if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
@@ -293,7 +298,7 @@ class RunSource(Source):
         return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
     def feature(self, target: TargetId, images: Tensor) -> Tensor | None:
-        model = deepcopy(_template(self.federation.clients[target.client].blueprint))
+        model = _scratch(self.federation.clients[target.client].blueprint)
         put(model, self._state(target.round, target.client), "model")
         return represent(model, images).mean(0)
 

@@ -167,7 +167,6 @@ class Pool:
     def _jointly(self, function: Callable[[J, Relay], R], left: Iterator[J], here: Relay, ahead: int) -> Iterator[R]:
         """Hand every job to whoever is free: the other processes, and this one if it joins in."""
         ready, waiting, lock, busy = deque[J](), deque[Future[R]](), threading.RLock(), 0
-        most = 2 * self._workers if self._joins else ahead  # this process takes what others have not begun
 
         def hand_on(ended: Future[R] | None = None) -> None:
             nonlocal busy
@@ -182,21 +181,21 @@ class Pool:
 
         while True:
             with lock:
-                ready.extend(itertools.islice(left, max(0, min(ahead - len(waiting), most) - len(ready))))
-                hand_on()
+                ready.extend(itertools.islice(left, max(0, ahead - len(waiting) - len(ready))))
                 own = None
                 if self._joins and ready and not (waiting and waiting[0].done()):
                     job, own = ready.popleft(), Future[R]()
                     waiting.append(own)
+                hand_on()  # after this process took one: the last job starts no other
             if own is not None:
                 try:
                     own.set_result(function(job, here))
                 except Exception as error:  # raised in its turn
                     own.set_exception(error)
-            elif not waiting:
-                return
-            else:
+            elif waiting:
                 yield waiting.popleft().result()
+            elif not ready:
+                return
 
     def _started(self) -> Any:
         if self._pool is None:

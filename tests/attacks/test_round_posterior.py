@@ -69,6 +69,7 @@ def test_what_is_expected_of_a_vector_with_an_error_is_the_normal_posterior():
     vectors, length = rows[:4] + 1, torch.full((4, 1), 0.9)
     there = _Uncertain.of(lambda images: images, rows, torch.device("cpu"), Trained())
     covariance = torch.cov(rows.T, correction=0)
+    covariance += 1e-3 * covariance.trace() / 3 * torch.eye(3)
     gain = torch.linalg.solve(covariance + 0.9**2 / 3 * torch.eye(3), covariance)
     expect_close(there.expected(vectors, length), rows.mean(0) + (vectors - rows.mean(0)) @ gain, atol=1e-5)
     expect_close(there.expected(vectors, 0 * length), vectors, atol=1e-5)

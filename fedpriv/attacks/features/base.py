@@ -32,7 +32,7 @@ from fedpriv.attacks.inputs.targets import (
     upload_holds,
 )
 from fedpriv.attacks.inversion.decoder import DecoderInversion
-from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion
+from fedpriv.attacks.inversion.vector import DipInversion, PixelInversion, uploaded_vectors
 from fedpriv.attacks.observation import (
     Knowledge,
     Needs,
@@ -43,12 +43,15 @@ from fedpriv.attacks.observation import (
     ThreatModel,
     Unit,
 )
+from fedpriv.attacks.priors.spectral import images_to_train_on
 from fedpriv.uploads.kinds import OF_IMAGES, SEPARATE
 from fedpriv.uploads.payloads import Prototypes
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 
-_NO_VARIANCE, _LEAST_UNCERTAIN = 1e-30, 0.02
+_NO_VARIANCE, _LEAST_VARIANCE, _LEAST_UNCERTAIN = 1e-30, 1e-3, 0.02
+"""Least variance; that of directions without any, in units of the mean one; least error, in units of the spread."""
+
 _MEASURED = 64  # own images, or images of noise, by which the length of an extractor's representations is measured
 
 Inversion = Literal["auto", "dip", "pixels", "decoder"]
@@ -119,7 +122,9 @@ class RecoverThenInvert(Attack):
         inverter = self._inverter(problem.knowledge, recovered)
         learned = isinstance(inverter, DecoderInversion)
         inverted = inverter.run(_inversion_problem(problem, recovered, learned=learned))
-        labels, converged = inverted.labels, inverted.converged
+        labels, converged, features = inverted.labels, inverted.converged, recovered.features
+        if features is None:
+            features = uploaded_vectors(replace(problem, observations=recovered.uploads, targets=recovered.places))
         if recovered.labels is not None:
             labels = recovered.labels.to(labels)[:, None].expand_as(labels)
         if recovered.sound is not None:
@@ -129,7 +134,7 @@ class RecoverThenInvert(Attack):
             targets=problem.targets,
             labels=labels,
             converged=converged,
-            features=inverted.features if recovered.features is None else recovered.features,
+            features=features,
         )
 
     @final
@@ -157,6 +162,7 @@ class _Uncertain:
     mean: Tensor  # (d,)
     basis: Tensor  # (d, m) principal directions
     variances: Tensor  # (m,)
+    least: Tensor  # variance in the directions in which the images do not vary, and on top of the others
 
     @classmethod
     def of(
@@ -164,13 +170,19 @@ class _Uncertain:
     ) -> _Uncertain:
         """Return the distribution of the representations of images."""
         rows = represented(extractor, images, device, kept)
+        if not bool(rows.isfinite().all()):
+            raise UserError("a decoder got representations of the attacker's own images that are not finite")
         _, values, basis = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-        return cls(rows.mean(0), basis.mT, values.square() / len(rows))
+        variances = values.square() / len(rows)
+        least = (_LEAST_VARIANCE * variances.sum() / rows.shape[1]).clamp_min(_NO_VARIANCE)
+        return cls(rows.mean(0), basis.mT, variances, least)
 
     def expected(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Return what rows ``(n, d)`` are expected to be that have errors of root mean square lengths ``(n, 1)``."""
-        shares = self.variances / (self.variances + lengths.square() / len(self.mean) + _NO_VARIANCE)
-        return self.mean + (rows - self.mean) @ self.basis * shares @ self.basis.mT
+        noise, variances = lengths.square() / len(self.mean), self.variances + self.least
+        parts = (rows - self.mean) @ self.basis
+        beside = (rows - self.mean - parts @ self.basis.mT) * (self.least / (self.least + noise))
+        return self.mean + parts * (variances / (variances + noise)) @ self.basis.mT + beside
 
     def __call__(self, rows: Tensor, seed: int) -> Tensor:
         """Return what is expected of rows after errors from a fiftieth of their spread to all of it."""
@@ -197,16 +209,17 @@ def _inversion_problem(problem: AttackProblem, recovered: Recovered, *, learned:
 def _expected(problem: AttackProblem, recovered: Recovered) -> tuple[tuple[Observation, ...], Knowledge]:
     """Return uploads of the vectors that are expected, and the grants with the errors as defenses."""
     knowledge, kept, device = problem.knowledge, problem.trained, problem.device
-    images = knowledge.public_images
-    assert images is not None
+    require_extractors(knowledge, recovered.places)
+    images = images_to_train_on(DecoderInversion.name, knowledge)
     assert recovered.distance is not None
+    distance = recovered.distance.to(device).nan_to_num(torch.inf)  # an error that nobody knows
     errors = {}
     for client, extractor in knowledge.extractors.items():
         make = partial(_Uncertain.of, extractor, images, device, kept)
         errors[client] = kept.get(("uncertain", Same(extractor), Same(images)), make)
     vectors = [
         errors[place.client].expected(target_feature(recovered.uploads, place, SEPARATE).to(device)[None], length)[0]
-        for place, length in zip(recovered.places, recovered.distance.to(device), strict=True)
+        for place, length in zip(recovered.places, distance, strict=True)
     ]
     last = max(place.round for place in recovered.places)
     defended = {(last, client): each for client, each in errors.items()}

@@ -22,7 +22,7 @@ defense adds s^2 tr P / k to the diagonal. That uploads disclose their counts so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeVar
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import KEPT_NUMBERS, Same, Trained
+from fedpriv.attacks.contract import Same, Trained
 from fedpriv.attacks.inputs.targets import represent
 from fedpriv.attacks.observation import Knowledge, Observation, Rehearsal
 from fedpriv.uploads.kinds import CLASS_MEANS, CLASS_OUTPUTS, MIXTURES
@@ -52,6 +52,8 @@ them, and does not just round some to zero; the part of its share for twice the 
 
 _USUAL, _USUAL_SPREAD, _DRIFT, _DRIFT_SPREAD = -math.log(LIKELY), 1.5, -5.0, 2.0
 """Of log(1 / n): 0.5 to 200 images within two standard deviations; of log s: the 150th part of an image's scatter."""
+
+_WIDEST = 256  # numbers of a representation up to which covariances are kept: half a MiB each
 
 _FOLDS, _FARTHEST, _RANGE, _STEADY = 5, 100.0, (-20.0, 5.0), 1e-9
 """Folds of the own images, each measured by the others; largest squared distance, over an image's; bounds of log(1 / n) and
@@ -126,7 +128,7 @@ class MeanRound:
     labels: Tensor  # (m,) their classes
     noise: float = 0.0  # variance of an entry that a defense added to the upload
     entries: Tensor | None = None  # (k, d) bool, which entries of rows were sent; None for all
-    kept: tuple[Trained, Same] | None = None  # a memo, and the rows that ``own`` are made of and nothing else
+    kept: tuple[Trained, Hashable] | None = None  # a memo, and what ``own`` and ``labels`` depend on
 
     @cached_property
     def covariance(self) -> ClassCovariance:
@@ -199,8 +201,8 @@ def read_mean_round(
         weight, bias = (value.double().cpu() for value in knowledge.heads[seen.client])
         logits = features @ weight.T + bias
         kinds = [logits.softmax(1), logits]  # whichever is nearer to the upload
-    elif kept is not None and parts[-1].numel() <= KEPT_NUMBERS:
-        memo = kept, Same(parts[-1])
+    elif kept is not None and features.shape[1] <= _WIDEST:
+        memo = kept, (Same(knowledge.extractors[seen.client]), Same(values), Same(labels))
     n = len(images)
     tried = [MeanRound(rows, classes, weights, item[:n], item[n:], labels.cpu(), kept=memo) for item in kinds]
 
