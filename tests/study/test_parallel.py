@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 import fedpriv
 from fedpriv.sources.run import prepare
 from fedpriv.study.training import opened
+from fedpriv.util.compute import pick_device
 from fedpriv.util.parallel import Listener, Pool, WorkerKilled
 from fedpriv.util.registry import allowing
 
@@ -69,9 +70,8 @@ def test_what_goes_wrong_in_a_job_is_raised_and_a_killed_process_is_one_line():
 
 
 def test_clients_of_several_processes_leave_the_same_files(tmp_path):
-    config = small(
-        *("fedre",), alpha=0.5, per_class=12, clients=4, rounds=2, models="small-cnn,small-mlp", capture="all"
-    )
+    config = small("fedre", alpha=0.5, per_class=12, clients=4, rounds=2, models="small-cnn,small-mlp", capture="all")
+    pick_device("cpu")  # one thread, as in other processes
     train_small(tmp_path / "alone", config)
     with opened(prepare(config, CPU), 2) as clients:
         train_small(tmp_path / "together", config, clients)
