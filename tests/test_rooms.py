@@ -55,7 +55,7 @@ BUDGET: dict[str, int] = {
     "methods": 2_940,
     "defenses": 1_816,
     "attacks": 9_816,
-    "eval": 4_174,
+    "eval": 4_165,
     "claims": 213,
     "reports": 2_500,
     "cli": 1_011,

@@ -283,13 +283,14 @@ def against_guesses(
 
 
 def combine(comparisons: Sequence[Comparison]) -> Comparison:
-    """Several seeds of one comparison, as one: the mean, with the variance within seeds and between them.
+    """Several seeds of one comparison, as one: the mean, with an interval for clients and for seeds.
 
-    Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
-    Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
-    and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
-    p-values are of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend
-    on each other (Vovk and Wang 2020, Biometrika 107, 791-808). Neither interval nor p-value where one of them has none.
+    Its half width is the root of two squares: the root mean square of the seeds' own half widths, not divided by their
+    number m, as the clients of another seed hold the same data set and their errors may go together; and that of Student's
+    interval of the m means, with m - 1 degrees of freedom. Each end has its own, since those of shares lie unevenly.
+    Degrees of freedom are both by Satterthwaite's rule. Where p-values are of a harder guess than the interval, theirs is
+    at least twice their mean, which holds however seeds depend on each other (Vovk and Wang 2020, Biometrika 107, 791-808).
+    Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:
@@ -308,34 +309,22 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
         return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
-    between = (1 + 1 / number) * float(means.var(ddof=1))
-    ends = np.array([ends for ends, _ in known], dtype=np.float64).T
-    quantiles = np.array([float(stdtrit(free, 1 - TAIL)) for _, free in known])
-    within = np.square((ends - means) / quantiles).mean(1)  # of the lower end and of the upper
-    complete = min(free for _, free in known)
-    if between + within.max() < SAME**2:
+    ends, complete = np.array([ends for ends, _ in known], dtype=np.float64).T, min(free for _, free in known)
+    clients = np.square(ends - means).mean(1)  # of the lower end and of the upper
+    seeds = stdtrit(number - 1, 1 - TAIL) ** 2 * means.var(ddof=1) / number
+    halves = np.sqrt(clients + seeds)
+    if halves.max() < SAME:
         p_value = max(one.p_value or 0 for one in comparisons)
         return first.model_copy(update=shared | {"ci95": (mean, mean), "p_value": p_value, "degrees": complete})
-    degrees = [_barnard_rubin(between, current, number, complete) for current in within.tolist()]
-    errors = np.sqrt(within + between)
-    low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
-    p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
+    share = float(seeds / max(halves[0], SAME) ** 2)
+    degrees = 1 / ((1 - share) ** 2 / complete + share**2 / (number - 1))
+    error = float(halves[0] / stdtrit(degrees, 1 - TAIL))
+    p_value = float(stdtr(degrees, (least - mean) / error)) if error > 0 else 0.0 if mean > least else 1.0
     if any(one.beside for one in comparisons):
         p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
     return first.model_copy(
-        update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
+        update=shared | {"ci95": (mean - float(halves[0]), mean + float(halves[1])), "p_value": p_value, "degrees": degrees}
     )
-
-
-def _barnard_rubin(between: float, within: float, number: int, complete: float) -> float:
-    """Return degrees of freedom of both variances together over so many seeds, where one seed has ``complete``.
-
-    Barnard and Rubin's tend to zero where seeds differ far more than clients do; the variance between m seeds has m - 1.
-    """
-    added = between / (between + within) if between else 0.0
-    observed = (complete + 1) / (complete + 3) * complete * (1 - added)
-    alone = min(number - 1.0, complete)
-    return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
 
 
 def upper_end(item: Comparison, level: float) -> float | None:
