@@ -323,7 +323,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     if any(one.beside for one in comparisons):
         p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
     return first.model_copy(
-        update=shared | {"ci95": (mean - float(halves[0]), mean + float(halves[1])), "p_value": p_value, "degrees": degrees}
+        update=shared
+        | {"ci95": (mean - float(halves[0]), mean + float(halves[1])), "p_value": p_value, "degrees": degrees}
     )
 
 
