@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -170,30 +171,43 @@ TEST_IMAGES = (
 ALONE = "local"  # the method without any exchange
 
 Baselines = Mapping[tuple[str, int], ReachedAccuracy]
-"""Accuracies of clients that exchange nothing, by who they are (:func:`same_clients`) and the seed."""
+"""Accuracies of clients that exchange nothing, by who they are (:func:`same_clients` of any rate) and the seed."""
 
 _MAY_DIFFER = (*NOT_THE_UPLOAD, "method", "options", "defenses")
 
 
-def same_clients(run: RunConfig) -> str:
-    """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
+def same_clients(run: RunConfig, *, any_rate: bool = False) -> str:
+    """Return the key of runs, of any seed, in which the same clients train as much on the same images.
+
+    With ``any_rate`` learning rates may differ.
+    """
     group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
+    if any_rate:
+        group["training"] = {name: value for name, value in group["training"].items() if name != "learning_rate"}
     return json.dumps(group | {"dataset": dataset_title(run)}, sort_keys=True, default=str)
 
 
 def baselines(runs: Sequence[Path]) -> Baselines:
-    """Return the accuracies of those of some finished runs that are of clients which exchange nothing."""
-    opened = [RunDirectory.open(path) for path in runs]
-    return {
-        (same_clients(run.config), run.config.seed): run.summary.accuracy["after_training"]
-        for run in opened
-        if run.config.method == ALONE
-    }
+    """Return the accuracies of those of some finished runs that are of clients which exchange nothing.
+
+    Of several learning rates, those of the rate that is best over seeds: a method is not praised for a poor rate alone.
+    """
+    rates: dict[tuple[str, float], dict[int, ReachedAccuracy]] = {}
+    for run in map(RunDirectory.open, runs):
+        if run.config.method == ALONE:
+            key = (same_clients(run.config, any_rate=True), run.config.training.learning_rate)
+            rates.setdefault(key, {})[run.config.seed] = run.summary.accuracy["after_training"]
+    found: dict[tuple[str, int], ReachedAccuracy] = {}
+    for (key, _), seeds in sorted(
+        rates.items(), key=lambda item: (len(item[1]), fmean(reached.pooled for reached in item[1].values()))
+    ):
+        found.update({(key, seed): reached for seed, reached in seeds.items()})
+    return found
 
 
 def beside(about: About, known: Baselines) -> ReachedAccuracy | None:
     """Return the accuracy of a run's clients without any exchange, of the same seed; None where no such run is known."""
-    return None if about.run is None else known.get((same_clients(about.run), about.run.seed))
+    return None if about.run is None else known.get((same_clients(about.run, any_rate=True), about.run.seed))
 
 
 def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Comparison | None:
