@@ -192,16 +192,15 @@ def baselines(runs: Sequence[Path]) -> Baselines:
 
     Of several learning rates, those of the rate that is best over seeds: a method is not praised for a poor rate alone.
     """
-    rates: dict[tuple[str, float], dict[int, ReachedAccuracy]] = {}
+    rates: dict[tuple[str, float], dict[tuple[str, int], ReachedAccuracy]] = {}
     for run in map(RunDirectory.open, runs):
         if run.config.method == ALONE:
-            key = (same_clients(run.config, any_rate=True), run.config.training.learning_rate)
-            rates.setdefault(key, {})[run.config.seed] = run.summary.accuracy["after_training"]
+            who = same_clients(run.config, any_rate=True)
+            seeds = rates.setdefault((who, run.config.training.learning_rate), {})
+            seeds[who, run.config.seed] = run.summary.accuracy["after_training"]
     found: dict[tuple[str, int], ReachedAccuracy] = {}
-    for (key, _), seeds in sorted(
-        rates.items(), key=lambda item: (len(item[1]), fmean(reached.pooled for reached in item[1].values()))
-    ):
-        found.update({(key, seed): reached for seed, reached in seeds.items()})
+    for seeds in sorted(rates.values(), key=lambda one: (len(one), fmean(reached.pooled for reached in one.values()))):
+        found |= seeds
     return found
 
 
