@@ -55,18 +55,18 @@ BUDGET: dict[str, int] = {
     "methods": 2_940,
     "defenses": 1_816,
     "attacks": 9_816,
-    "eval": 4_164,
+    "eval": 4_167,
     "claims": 213,
     "reports": 2_513,
     "cli": 1_011,
     "pipeline": 1_700,
     "sources": 3_211,
     "api": 2_352,
-    "study": 2_380,
+    "study": 2_386,
 }
 """Room -> most lines of its ``.py`` files together; one that must grow takes from :data:`RESERVE`, with the reason."""
 
-RESERVE = 227
+RESERVE = 218
 """Lines that no room has yet."""
 
 

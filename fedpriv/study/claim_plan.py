@@ -41,6 +41,9 @@ _OF_PARTITIONS = {
 
 _USUAL = {"participation": 1.0, "public": 0}
 
+LAST_ALONE = 1_000_000
+"""Rounds between evaluations of which none is as long: the last, which is always evaluated, is the only one."""
+
 ONE_MODEL, PUBLIC = "small-cnn", 20
 """For one architecture of a paper, where a family of small ones stands for several; public images at the smallest scale."""
 
@@ -201,7 +204,10 @@ def planned(claim: Claim, requested: Asked) -> Plan:
             study["attacks"] = [entry for entry in study["attacks"] if targets & set(targets_of(entry["name"]))]
     else:
         local = requested.scale != "smoke" and claim.measure.what != "ahead"
-        study |= {"attacks": "none", "federation": {"capture": "none"}, "local": local}
+        measures = [measure_of(claim, place, requested.scale) for place in chosen]
+        last = all(measure.what in ("accuracy", "ahead") and measure.when == "final" for measure in measures)
+        pace = {"evaluate_every": LAST_ALONE if last else 1, "checkpoint_every": 10}
+        study |= {"attacks": "none", "federation": {"capture": "none", **pace}, "local": local}
     return Plan(tuple(place for place in chosen if place.name in labels), tuple(left_out), labels, study, seeds)
 
 

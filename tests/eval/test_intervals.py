@@ -162,9 +162,12 @@ def test_combined_p_values_by_hand():
     assert both.p_value == pytest.approx(student.sf((2.5 - 0.5) * student.ppf(0.975, free) / half, free))
 
 
-def test_seeds_that_agree_decide_no_less_than_one():
-    one = difference([1.0, 2.0, 3.0], range(3))
-    assert combine([one, one, one]).ci95 == pytest.approx(one.ci95)
+def test_three_seeds_that_differ_no_more_than_clients_do_are_as_sure_as_one():
+    seeds = [difference(np.array([1.0, 2.0, 3.0]) + 0.5 * shift, range(3)) for shift in (-1, 0, 1)]
+    assert combine(seeds).ci95 == pytest.approx(seeds[1].ci95)  # 0.25 between them, 1/3 within
+    apart = combine([difference(np.array([1.0, 2.0, 3.0]) + shift, range(3)) for shift in (-1, 0, 1)])
+    quantile = student.ppf(0.975, 2) ** 2
+    assert apart.ci95[1] - 2 == pytest.approx((quantile / 3 + quantile * (1 - 1 / 3) / 3) ** 0.5)
 
 
 def test_seeds_one_of_which_has_no_interval_have_none():
