@@ -1,4 +1,4 @@
-"""Print the tables of uploads and endpoints of ``README.md`` and ``docs/results.md``: ``python docs/make_table.py FOLDER...``.
+"""Print tables of uploads and endpoints for ``README.md`` and ``docs/results.md``: ``python docs/make_table.py FOLDER...``.
 
 Of results one row each, of a study one a method, with the accuracy gained over clients alone and what a client sends:
 

@@ -289,7 +289,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     number m, as the clients of another seed hold the same data set and their errors may go together. The other is the square
     of Student's half width of the m means, with m - 1 degrees of freedom, after the variance within seeds was taken from
     theirs (DerSimonian and Laird 1986, Controlled Clinical Trials 7, 177-188); two seeds are too few for that. Each end has
-    its own, since those of shares lie unevenly. Degrees of freedom are Satterthwaite's with nothing taken. Where p-values are
+    its own, since those of shares lie unevenly. Degrees of freedom: Satterthwaite's, with nothing taken. Where p-values are
     of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend on each other
     (Vovk and Wang 2020, Biometrika 107, 791-808).
     Neither interval nor p-value where one of them has none.
