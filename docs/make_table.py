@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedpriv.eval.answers import Answer, Result, page_answers
-from fedpriv.eval.endpoints import ENDPOINTS, Endpoint
+from fedpriv.eval.answers import Answer, Result, about_of, page_answers
+from fedpriv.eval.endpoints import ENDPOINTS
 from fedpriv.eval.storage import load_attack, load_scores
 from fedpriv.eval.words import SIGNS, is_decibels
 from fedpriv.pipeline.result_folders import result_directories
@@ -61,13 +61,12 @@ def of_study(folder: Path) -> None:
     """Print one row a method: the most severe answer on each endpoint, accuracy gained at both moments, and traffic."""
     study = read_results(folder)
     found: Mapping[Path, Result] = {**study.attacks, **study.scores}
-    (frontier,) = frontiers(found, page_answers(found), baselines(study.runs))
+    points = [point for one in frontiers(found, page_answers(found), baselines(study.runs)) for point in one.points]
     show(["method (upload)", *ENDPOINTS, "accuracy gained", "upload"])
     show(["---"] * (1 + len(ENDPOINTS)) + ["---:"] * 2)
-    order = [about.about.method for about in subjects(found)]
-    for point in sorted(frontier.points, key=lambda point: order.index(point.method)):
-        answers: Mapping[Endpoint, Answer] = point.answers
-        cells = [f"{point.method} ({point.target})", *(short(answers.get(endpoint)) for endpoint in ENDPOINTS)]
+    order = [about_of(result).method for result in found.values()]
+    for point in sorted(points, key=lambda point: order.index(point.method)):
+        cells = [f"{point.label} ({point.target})", *(short(point.answers.get(endpoint)) for endpoint in ENDPOINTS)]
         show([*cells, gains(point), quantity(point.bytes.mean, "B")])
 
 
@@ -75,8 +74,10 @@ def gains(point: Point) -> str:
     """Return points of accuracy after training and after the broadcast, with their intervals."""
     shown = []
     for gain in point.gains.values():
-        if gain is not None and gain.mean is not None and gain.ci95 is not None:
-            shown.append(f"{100 * gain.mean:+.1f} [{100 * gain.ci95[0]:+.0f}, {100 * gain.ci95[1]:+.0f}]")
+        if gain is None or gain.mean is None or gain.ci95 is None:
+            shown.append("–")
+        else:
+            shown.append(f"{100 * gain.mean:+.1f} [{100 * gain.ci95[0]:+.1f}, {100 * gain.ci95[1]:+.1f}]")
     return "; ".join(shown)
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -285,13 +286,12 @@ def against_guesses(
 def combine(comparisons: Sequence[Comparison]) -> Comparison:
     """Several seeds of one comparison, as one: the mean, with an interval for clients and for seeds.
 
-    Its half width is the root of two squares. One is the mean square of the seeds' own half widths, not divided by their
-    number m, as the clients of another seed hold the same data set and their errors may go together. The other is the square
-    of Student's half width of the m means, with m - 1 degrees of freedom, after the variance within seeds was taken from
-    theirs (DerSimonian and Laird 1986, Controlled Clinical Trials 7, 177-188); two seeds are too few for that. Each end has
-    its own, since those of shares lie unevenly. Degrees of freedom: Satterthwaite's, with nothing taken. Where p-values are
-    of a harder guess than the interval, theirs is at least twice their mean, which holds however seeds depend on each other
-    (Vovk and Wang 2020, Biometrika 107, 791-808).
+    The square of its half width is the sum of two: the mean of the squares of the seeds' own half widths, not divided by
+    their number m, as the clients of another seed hold the same data set and their errors may go together; and the square of
+    Student's half width of the m means, with m - 1 degrees of freedom. Each end has its own, since those of shares lie
+    unevenly. Degrees of freedom of both are Satterthwaite's. The p-value is no less than the least of a seed, since for few
+    clients those are exact; where some are of a harder guess than the interval, it is at least twice their mean, which holds
+    however seeds depend on each other (Vovk and Wang 2020, Biometrika 107, 791-808).
     Neither interval nor p-value where one of them has none.
     """
     first, number = comparisons[0], len(comparisons)
@@ -312,23 +312,21 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     if len(known) < number:
         return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
     ends, complete = np.array([ends for ends, _ in known], dtype=np.float64).T, min(free for _, free in known)
-    clients = np.square(ends - means)  # of the lower ends and of the upper
-    within = (clients / np.square([float(stdtrit(free, 1 - TAIL)) for _, free in known])).mean(1)
-    clients, spread, student = clients.mean(1), means.var(ddof=1), stdtrit(number - 1, 1 - TAIL) ** 2 / number
-    halves = np.sqrt(clients + student * np.maximum(spread - within * (number > 2), 0))
+    clients = np.square(ends - means).mean(1)  # of the lower end and of the upper
+    seeds = float(stdtrit(number - 1, 1 - TAIL) ** 2 * means.var(ddof=1) / number)
+    halves = np.sqrt(clients + seeds)
     if halves.max() < SAME:
         p_value = max(one.p_value or 0 for one in comparisons)
         return first.model_copy(update=shared | {"ci95": (mean, mean), "p_value": p_value, "degrees": complete})
-    share = float(student * spread / max(clients[0] + student * spread, SAME**2))
+    share = seeds / float(clients.mean() + seeds)
     degrees = 1 / ((1 - share) ** 2 / complete + share**2 / (number - 1))
     error = float(halves[0] / stdtrit(degrees, 1 - TAIL))
     p_value = float(stdtr(degrees, (least - mean) / error)) if error > 0 else 0.0 if mean > least else 1.0
-    if any(one.beside for one in comparisons):
-        p_value = max(p_value, min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons]))))
-    return first.model_copy(
-        update=shared
-        | {"ci95": (mean - float(halves[0]), mean + float(halves[1])), "p_value": p_value, "degrees": degrees}
-    )
+    each = [one.p_value or 0.0 for one in comparisons]
+    p_value = max(p_value, min(1.0, 2 * fmean(each)) if any(one.beside for one in comparisons) else min(each))
+    low, high = mean - float(halves[0]), mean + float(halves[1])
+    limits = (low, high) if first.measure == "images" else (max(low, -1.0), min(high, 1.0))  # shares differ by no more
+    return first.model_copy(update=shared | {"ci95": limits, "p_value": p_value, "degrees": degrees})
 
 
 def upper_end(item: Comparison, level: float) -> float | None:

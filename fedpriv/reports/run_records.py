@@ -190,17 +190,21 @@ def same_clients(run: RunConfig, *, any_rate: bool = False) -> str:
 def baselines(runs: Sequence[Path]) -> Baselines:
     """Return the accuracies of those of some finished runs that are of clients which exchange nothing.
 
-    Of several learning rates, those of the rate that is best over seeds: a method is not praised for a poor rate alone.
+    Of several learning rates, those of the rate that is best over the seeds that all rates have: a method is not praised for
+    a poor rate alone.
     """
-    rates: dict[tuple[str, float], dict[tuple[str, int], ReachedAccuracy]] = {}
+    rates: dict[str, dict[float, dict[int, ReachedAccuracy]]] = {}
     for run in map(RunDirectory.open, runs):
         if run.config.method == ALONE:
-            who = same_clients(run.config, any_rate=True)
-            seeds = rates.setdefault((who, run.config.training.learning_rate), {})
-            seeds[who, run.config.seed] = run.summary.accuracy["after_training"]
+            of_rate = rates.setdefault(same_clients(run.config, any_rate=True), {})
+            seeds = of_rate.setdefault(run.config.training.learning_rate, {})
+            seeds[run.config.seed] = run.summary.accuracy["after_training"]
     found: dict[tuple[str, int], ReachedAccuracy] = {}
-    for seeds in sorted(rates.values(), key=lambda one: (len(one), fmean(reached.pooled for reached in one.values()))):
-        found |= seeds
+    for who, of_rate in rates.items():
+        common = set.intersection(*map(set, of_rate.values()))
+        levels = {rate: fmean(own[seed].pooled for seed in common or own) for rate, own in of_rate.items()}
+        for _, rate in sorted((level, -rate) for rate, level in levels.items()):
+            found |= {(who, seed): reached for seed, reached in of_rate[-rate].items()}
     return found
 
 

@@ -41,7 +41,8 @@ def write_runs_report(
     each = [settings(run.config, run.summary.images) for run in runs]
     names = list(dict.fromkeys(name for item in each for name in item))
     shared = {name: each[0][name] for name in names if all(entry.get(name) == each[0].get(name) for entry in each)}
-    by_round, by_scalars = _by_round(runs), _by_scalars(runs)
+    pictures = any(len(run.rounds) > 1 for run in runs)  # one point is no line
+    by_round, by_scalars = (_by_round(runs), [_by_scalars(runs)]) if pictures else ([], [])
     values: dict[str, Any] = {
         "rows": rows,
         "sections": [
@@ -50,6 +51,7 @@ def write_runs_report(
         ],
         "by_round": by_round,
         "by_scalars": by_scalars,
+        "some": [run.label for run in runs if len(run.rounds) < run.config.rounds],
         "shared": shared,
         "unlike": [name for name in TEST_IMAGES if name in names and name not in shared],
         "attacks": attacks,
@@ -62,7 +64,7 @@ def write_runs_report(
         ],
         "anchors": {run.label: f"run-{number}" for number, run in enumerate(runs, start=1)},
     }
-    files = {picture.file: picture.svg for picture in (*by_round, by_scalars)}
+    files = {picture.file: picture.svg for picture in (*by_round, *by_scalars)}
     files["runs.csv"] = table_text("runs.csv", map(_item, rows))
     pages = environment(autoescape=True, filters={"source": lambda svg: image_source(svg.encode())})
     files[PAGE] = pages.get_template(f"{PAGE}.j2").render(values)

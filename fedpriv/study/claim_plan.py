@@ -42,7 +42,7 @@ _OF_PARTITIONS = {
 _USUAL = {"participation": 1.0, "public": 0}
 
 LAST_ALONE = 1_000_000
-"""Rounds between evaluations of which none is as long: the last, which is always evaluated, is the only one."""
+"""Rounds between evaluations, more than any run has: the last round alone, which is always scored, is."""
 
 ONE_MODEL, PUBLIC = "small-cnn", 20
 """For one architecture of a paper, where a family of small ones stands for several; public images at the smallest scale."""

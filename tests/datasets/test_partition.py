@@ -19,6 +19,8 @@ from fedpriv.datasets.partition import (
 )
 from fedpriv.util.errors import UserError
 
+SEEDS = st.integers(0, 2**32 - 1)
+
 
 def labels_of(*counts):
     return np.repeat(np.arange(len(counts)), counts)
@@ -107,7 +109,7 @@ def test_long_tail_profile_by_hand():
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=8),
     n_clients=st.integers(1, 5),
     alpha=st.floats(0.3, 50),
-    seed=st.integers(0, 2**32 - 1),
+    seed=SEEDS,
 )
 def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clients, alpha, seed):
     labels = np.random.default_rng(seed).permutation(labels_of(*counts, 20))
@@ -117,12 +119,7 @@ def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clie
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    n_clients=st.integers(1, 16),
-    n_classes=st.integers(1, 8),
-    per_client=st.integers(1, 8),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(n_clients=st.integers(1, 16), n_classes=st.integers(1, 8), per_client=st.integers(1, 8), seed=SEEDS)
 def test_pathological_fills_every_quota_or_refuses(n_clients, n_classes, per_client, seed):
     labels = np.random.default_rng(seed).permutation(labels_of(*range(100, 100 + n_classes)))
     even = n_classes % per_client == 0 and n_clients % (n_classes // per_client) == 0
@@ -167,12 +164,7 @@ def table(labels, parts):
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    n_clients=st.integers(1, 30),
-    n_classes=st.integers(1, 12),
-    per_client=st.integers(1, 12),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(n_clients=st.integers(1, 30), n_classes=st.integers(1, 12), per_client=st.integers(1, 12), seed=SEEDS)
 def test_every_client_gets_its_number_and_every_class_is_used_alike(n_clients, n_classes, per_client, seed):
     per_client = min(per_client, n_classes)
     chosen = assign_classes(n_clients, per_client, n_classes, seed)

@@ -160,14 +160,17 @@ def test_combined_p_values_by_hand():
     assert both.degrees == pytest.approx(free)
     assert both.ci95 == pytest.approx((2.5 - half, 2.5 + half))
     assert both.p_value == pytest.approx(student.sf((2.5 - 0.5) * student.ppf(0.975, free) / half, free))
+    few = compare([1.0] * 5, range(5), measure="property", against="chance", least=0.05)
+    assert combine([few] * 3).p_value >= few.p_value
+    assert combine([few] * 3).ci95 == pytest.approx(few.ci95)
 
 
-def test_three_seeds_that_differ_no_more_than_clients_do_are_as_sure_as_one():
-    seeds = [difference(np.array([1.0, 2.0, 3.0]) + 0.5 * shift, range(3)) for shift in (-1, 0, 1)]
-    assert combine(seeds).ci95 == pytest.approx(seeds[1].ci95)  # 0.25 between them, 1/3 within
-    apart = combine([difference(np.array([1.0, 2.0, 3.0]) + shift, range(3)) for shift in (-1, 0, 1)])
-    quantile = student.ppf(0.975, 2) ** 2
-    assert apart.ci95[1] - 2 == pytest.approx((quantile / 3 + quantile * (1 - 1 / 3) / 3) ** 0.5)
+def test_an_end_of_seeds_is_of_that_end_and_within_what_shares_can_differ_by():
+    few, most = (
+        compare(v, range(10), measure="property", against="chance", least=0.05) for v in ([0.0] * 10, [1.0] * 10)
+    )
+    squares = (2 * few.ci95[0] ** 2 + (most.ci95[0] - 1) ** 2) / 3 + student.ppf(0.975, 2) ** 2 / 9
+    assert combine([few, few, most]).ci95 == pytest.approx((max(-1, 1 / 3 - squares**0.5), 1))
 
 
 def test_seeds_one_of_which_has_no_interval_have_none():

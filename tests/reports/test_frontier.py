@@ -137,11 +137,11 @@ def test_the_preferred_upload_leaks_least_then_is_the_most_accurate():
 def test_baselines_are_runs_of_the_same_clients_without_exchange():
     import fedpriv
 
-    settings = {"dataset": "digits", "per_class": 12, "clients": 2, "partition": "iid", "rounds": 1, "epochs": 1}
-    alone = [fedpriv.train("local", **settings, seed=seed) for seed in (0, 1)]
+    settings = {"dataset": "digits", "per_class": 12, "clients": 2, "partition": "iid", "rounds": 1, "epochs": 40}
+    alone = [fedpriv.train("local", **settings, lr=0.1, seed=seed) for seed in (0, 1)]
     federation = fedpriv.train("fedgh", **settings, lr=0.02)
-    poor = fedpriv.train("local", **settings, lr=1e-6)
-    known = baselines([run.path for run in (*alone, federation, poor)])
+    poor = [fedpriv.train("local", **settings, lr=1e-6, seed=seed) for seed in (0, 1, 3)]
+    known = baselines([run.path for run in (*alone, federation, *poor)])
     run = RunDirectory.open(federation.path)
     about = but(ABOUT, run=run.config, run_accuracy=run.summary.accuracy)
     for seed, one in enumerate(alone):

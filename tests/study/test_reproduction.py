@@ -17,7 +17,7 @@ from fedpriv.eval.storage import read_record
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.reports.claim_card import lines_of
 from fedpriv.study.claim_guesses import guessed
-from fedpriv.study.claim_plan import Asked, Plan, places, planned
+from fedpriv.study.claim_plan import LAST_ALONE, Asked, Plan, places, planned
 from fedpriv.study.judging import Measured, PerUnit, StudyOutcome, card_of, difference, mean_of, over_clients, trained
 from fedpriv.util.errors import UserError
 
@@ -121,6 +121,13 @@ def test_what_has_no_data_is_left_out_and_told(tmp_path):
     plan = planned(parsed(tomllib.loads(text), "own"), Asked("paper", data_dir=tmp_path))
     assert [place.column.name for place in plan.tried] == ["digits", "digits"]
     assert [line.partition(":")[0] for line in plan.left_out] == ["FedProto | elsewhere", "Local | elsewhere"]
+
+
+def test_rounds_are_scored_where_a_claim_takes_them():
+    claim = parsed(tomllib.loads(OWN), "own")
+    for changed, every in (({}, LAST_ALONE), ({"when": "best"}, 1), ({"what": "rounds", "reach": 0.5}, 1)):
+        plan = planned(replace(claim, measure=replace(claim.measure, **changed)), Asked("smoke"))
+        assert plan.study["federation"]["evaluate_every"] == every
 
 
 def test_names_that_a_claim_does_not_have():
