@@ -86,7 +86,7 @@ def page() -> str:
             ((_link(name), card.verdict, _count(card), _values(card)) for name, card in decided.items()),
         ),
         "Where a count does not hold, the paper's own sizes give another; the card's remarks say which.\n",
-        "Not decided, with the statements that hold, for all differences of one must stand out over the seeds: "
+        "Not decided (every difference of a statement must stand out over the seeds), with the statements that hold: "
         f"{', '.join(undecided)}.\n",
         "Orders that come out the other way in this smaller setting:\n",
         *_reversed(known),

@@ -52,9 +52,9 @@ def _of_images(claim: Claim, printed: Printed, requested: Asked) -> tuple[str, .
         below.setdefault(worst, []).append(f"{cell.row.name} ({value:.{claim.digits}f})")
     lines = [f"Guesses that use no upload, {source}: {', '.join(f'{name} {score:.2f} dB' for score, name in guesses)}."]
     if len(below) == 1 and "" not in below:
-        return (*lines, f"All values lie below {next(iter(below))}, which uses no upload at all.")
+        return (*lines, f"All printed values lie below {next(iter(below))}, which uses no upload at all.")
     for guess, names in below.items():
-        lines.append(f"{f'Below {guess}' if guess else 'Above all of these'}: {', '.join(names)}.")
+        lines.append(f"{f'Printed below {guess}' if guess else 'Printed above every guess'}: {', '.join(names)}.")
     return tuple(lines)
 
 

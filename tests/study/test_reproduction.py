@@ -209,7 +209,7 @@ def test_values_stand_beside_guesses_before_anything_is_run(tmp_path):
     with pytest.raises(UserError, match="cifar100 not found"):
         fedpriv.reproduce("fedral-table-5", data_dir=tmp_path, out=tmp_path / "out", listener=listener)
     # 0.0730 of variance and a twelfth: 10 log10(1 / 0.1557) = 8.08
-    assert "All values lie below uniform noise, 8.08 dB" in lines[1]
+    assert "All printed values lie below uniform noise, 8.08 dB" in lines[1]
 
 
 def test_guesses_are_measured_where_images_are_at_hand_and_bounded_where_nothing_is_known():
