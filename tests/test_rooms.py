@@ -55,9 +55,9 @@ BUDGET: dict[str, int] = {
     "methods": 2_940,
     "defenses": 1_816,
     "attacks": 9_816,
-    "eval": 4_165,
+    "eval": 4_164,
     "claims": 213,
-    "reports": 2_519,
+    "reports": 2_512,
     "cli": 1_011,
     "pipeline": 1_700,
     "sources": 3_211,
@@ -66,7 +66,7 @@ BUDGET: dict[str, int] = {
 }
 """Room -> most lines of its ``.py`` files together; one that must grow takes from :data:`RESERVE`, with the reason."""
 
-RESERVE = 214
+RESERVE = 222
 """Lines that no room has yet."""
 
 

@@ -291,8 +291,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     Student's half width of the m means, with m - 1 degrees of freedom. Each end has its own, since those of shares lie
     unevenly. Degrees of freedom of both are Satterthwaite's. The p-value is no less than the least of a seed, since for few
     clients those are exact; where some are of a harder guess than the interval, it is at least twice their mean, which holds
-    however seeds depend on each other (Vovk and Wang 2020, Biometrika 107, 791-808).
-    Neither interval nor p-value where one of them has none.
+    however seeds depend on each other (Vovk and Wang 2020, Biometrika 107, 791-808). None where one seed has none.
     """
     first, number = comparisons[0], len(comparisons)
     if number == 1:

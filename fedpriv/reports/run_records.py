@@ -177,10 +177,7 @@ _MAY_DIFFER = (*NOT_THE_UPLOAD, "method", "options", "defenses")
 
 
 def same_clients(run: RunConfig, *, any_rate: bool = False) -> str:
-    """Return the key of runs, of any seed, in which the same clients train as much on the same images.
-
-    With ``any_rate`` learning rates may differ.
-    """
+    """Return the key of runs, of any seed (and rate), in which the same clients train as much on the same images."""
     group = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
     if any_rate:
         group["training"] = {name: value for name, value in group["training"].items() if name != "learning_rate"}
@@ -188,11 +185,7 @@ def same_clients(run: RunConfig, *, any_rate: bool = False) -> str:
 
 
 def baselines(runs: Sequence[Path]) -> Baselines:
-    """Return the accuracies of those of some finished runs that are of clients which exchange nothing.
-
-    Of several learning rates, those of the rate that is best over the seeds that all rates have: a method is not praised for
-    a poor rate alone.
-    """
+    """Return the accuracies of finished runs of clients alone: of several rates the best over the seeds that all have."""
     rates: dict[str, dict[float, dict[int, ReachedAccuracy]]] = {}
     for run in map(RunDirectory.open, runs):
         if run.config.method == ALONE:
